@@ -1,0 +1,43 @@
+"""Federated learning under domain shift, with prototypes and semantic anchors.
+
+The public names are imported on first use, so that ``import protofed`` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from protofed.core.errors import ProtofedError as ProtofedError
+    from protofed.core.method import Method as Method
+    from protofed.core.training import Training as Training
+    from protofed.experiment.result import Result as Result
+    from protofed.experiment.runner import run as run
+    from protofed.experiment.spec import Data as Data
+    from protofed.experiment.spec import Experiment as Experiment
+    from protofed.methods import METHODS as METHODS
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Data": "protofed.experiment.spec",
+    "Experiment": "protofed.experiment.spec",
+    "METHODS": "protofed.methods",
+    "Method": "protofed.core.method",
+    "ProtofedError": "protofed.core.errors",
+    "Result": "protofed.experiment.result",
+    "Training": "protofed.core.training",
+    "run": "protofed.experiment.runner",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'protofed' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The vocabulary: trees of tensors, models, messages, sites and the method contract."""

@@ -1,0 +1,62 @@
+"""Gradient descent on a copy of any tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.model import Model
+from protofed.core.training import SGD
+
+T = TypeVar("T")
+B = TypeVar("B")
+
+
+class Fitted(NamedTuple, Generic[T]):
+    """The trained copy, the number of steps it took and the mean loss over them."""
+
+    thing: T
+    steps: int
+    loss: float
+
+
+def fit(
+    thing: T,
+    batches: Iterable[B],
+    loss: Callable[[T, B], Tensor],
+    sgd: SGD,
+    on_grads: Callable[[T], None] | None = None,
+) -> Fitted[T]:
+    """Train a copy of `thing`; what is not in it is constant, and so are a model's buffers."""
+    copy = tree.clone(thing)
+    free = [leaf.requires_grad_() for leaf in _trainable(copy)]
+    optimiser = torch.optim.SGD(
+        free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
+    )
+    steps, total = 0, torch.zeros(())
+    for batch in batches:
+        optimiser.zero_grad()
+        value = loss(copy, batch)
+        value.backward()
+        if on_grads is not None:
+            on_grads(copy)
+        optimiser.step()
+        steps += 1
+        total += value.detach()
+    return Fitted(tree.clone(copy), steps, float(total) / max(steps, 1))
+
+
+def _trainable(thing: object) -> Iterable[Tensor]:
+    """The floating-point leaves of a tree, buffers of models left out."""
+    if isinstance(thing, Model):
+        yield from thing.weights.values()
+    elif isinstance(thing, Tensor):
+        if thing.is_floating_point():
+            yield thing
+    else:
+        for _, child in tree.children(thing) or ():
+            yield from _trainable(child)

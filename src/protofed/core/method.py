@@ -1,0 +1,114 @@
+"""The contract: a method is federated averaging, and its file says only what its paper changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, cast
+
+import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from typing_extensions import TypeVar
+
+from protofed.core import tree
+from protofed.core.fit import fit
+from protofed.core.message import Message
+from protofed.core.model import ImageShape, Model, Net
+from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.training import STRICT
+
+
+@tree.node
+class Global:
+    """Server state: the product model. Methods that need more derive their own node from it."""
+
+    model: Model
+
+
+class About(NamedTuple):
+    """Where a method comes from and what it puts on the wire."""
+
+    label: str  # as tables print it
+    title: str
+    venue: str = ""
+    year: int | None = None
+    link: str = ""
+    up: tuple[str, ...] = ("model",)  # parts of a reply: "model", "protos", names of extras
+    down: tuple[str, ...] = ("model",)  # parts of what the server sends
+
+
+S = TypeVar("S", bound=Global, default=Global)  # server state
+C = TypeVar("C", default=None)  # client state: private, kept by the engine
+
+
+@dataclass(frozen=True, config=STRICT)
+class Method(Generic[S, C]):
+    """Federated averaging, as pure functions over explicit state; fields are hyperparameters.
+
+    Hooks take state and return state: none changes its inputs or sets anything on `self`.
+    """
+
+    about: ClassVar[About]
+
+    @property
+    def legs(self) -> int:
+        """How many exchanges make a round."""
+        return 1
+
+    @property
+    def personal(self) -> bool:
+        """Whether each client is scored with a model of its own."""
+        return False
+
+    def adapt(self, net: Net, image: ImageShape) -> Net:
+        """Add to the user's net what the paper adds."""
+        return net
+
+    def init_server(self, site: Site) -> S:
+        """The server's state before the first round."""
+        return cast(S, Global(site.fresh()))
+
+    def init_client(self, site: Site) -> C:
+        """A client's private state before its first round; it never leaves the client."""
+        return cast(C, None)
+
+    def publish(self, server: S) -> Message:
+        """The product: what is broadcast, and what is scored."""
+        return Message(model=server.model)
+
+    def send(
+        self, site: Site, server: S, to: Sequence[ClientId], step: Step
+    ) -> dict[ClientId, Message]:
+        """One message for each chosen client; `site` is the server's."""
+        return dict.fromkeys(to, self.publish(server))
+
+    def loss(self, site: Site, inbox: Message, state: C, model: Model, batch: Batch) -> Tensor:
+        """What a client minimises on one batch; may move `model`'s buffers, nothing else."""
+        return F.cross_entropy(site.run(model, batch.x).logits, batch.y)
+
+    def train(self, site: Site, inbox: Message, state: C, step: Step) -> tuple[Message, C]:
+        """A client's work in one leg: its reply and its new private state."""
+
+        def loss(model: Model, batch: Batch) -> Tensor:
+            return self.loss(site, inbox, state, model, batch)
+
+        fitted = fit(inbox.model, site.batches(step), loss, site.training)
+        reply = Message(model=fitted.thing, size=len(site.train), metrics={"loss": fitted.loss})
+        return reply, state
+
+    def merge(self, site: Site, server: S, replies: Mapping[ClientId, Message], step: Step) -> S:
+        """The server's new state from the replies that arrived, in the order of client ids."""
+        return replace(server, model=average(replies))
+
+    def predict(self, site: Site, inbox: Message, state: C, x: Tensor) -> Tensor:
+        """Class scores [B, C]; at the server, or at a client with its state if `personal`."""
+        return site.look(inbox.model, x).logits
+
+
+AnyMethod: TypeAlias = Method[Any, Any]  # for code that holds methods but never opens their states
+
+
+def average(replies: Mapping[ClientId, Message]) -> Model:
+    """The mean of the replies' models, weighted by the examples behind each; buffers too."""
+    return tree.mean([r.model for r in replies.values()], [r.size for r in replies.values()])

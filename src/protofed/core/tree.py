@@ -1,0 +1,119 @@
+"""Arithmetic on trees: nested dicts, lists and node dataclasses whose leaves are tensors.
+
+Server states, client states and messages are trees, so one set of functions saves, sends,
+compares and averages all of them. Leaves that are not tensors (numbers, text, None) ride along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast, dataclass_transform
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+NODES: dict[str, type] = {}
+
+
+@dataclass_transform(frozen_default=True)
+def node(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass that may stand in states and messages.
+
+    Only registered nodes can be read back from the wire or from disk, so no payload can
+    name a class of its own choosing.
+    """
+    made = dataclass(frozen=True)(cls)
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    NODES[name] = made
+    return made
+
+
+def children(tree: object) -> list[tuple[int | str, Any]] | None:
+    """The named branches of a node, dict or list; None for a leaf."""
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return [(f.name, getattr(tree, f.name)) for f in fields(tree)]
+    if isinstance(tree, Mapping):
+        return list(tree.items())
+    if isinstance(tree, list):
+        return list(enumerate(tree))
+    return None
+
+
+def rebuild(tree: T, branches: Mapping[int | str, Any]) -> T:
+    """A tree of the same kind as `tree` with other branches."""
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return cast(T, replace(tree, **{str(name): value for name, value in branches.items()}))
+    if isinstance(tree, Mapping):
+        return cast(T, dict(branches))
+    return cast(T, list(branches.values()))
+
+
+def map(fn: Callable[..., Tensor], tree: T, *others: T) -> T:
+    """Apply `fn` to the tensors that stand at the same place in every tree."""
+    if isinstance(tree, Tensor):
+        return cast(T, fn(tree, *others))
+    branches = children(tree)
+    if branches is None:
+        return tree
+    rest = [dict(children(other) or ()) for other in others]
+    return rebuild(
+        tree, {name: map(fn, child, *(r[name] for r in rest)) for name, child in branches}
+    )
+
+
+def leaves(tree: object) -> Iterator[Tensor]:
+    """The tensors of a tree, in the order of its branches."""
+    if isinstance(tree, Tensor):
+        yield tree
+    for _, child in children(tree) or ():
+        yield from leaves(child)
+
+
+def nbytes(tree: object) -> int:
+    """The bytes that a tree's tensors take."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def clone(tree: T) -> T:
+    """A copy that shares no memory and carries no gradient."""
+    return map(lambda leaf: leaf.detach().clone(), tree)
+
+
+def mean(trees: Sequence[T], weights: Sequence[float]) -> T:
+    """The weighted mean; summed in float64 in the given order, whole numbers rounded."""
+    total = float(sum(weights))
+    if not total > 0:
+        raise ValueError(f"weights must have a positive sum, got {list(weights)}")
+
+    def average(*parts: Tensor) -> Tensor:
+        exact = torch.zeros_like(parts[0], dtype=torch.float64)
+        for part, weight in zip(parts, weights, strict=True):
+            exact.add_(part, alpha=weight / total)
+        return exact.to(parts[0].dtype) if parts[0].is_floating_point() else exact.round().long()
+
+    return map(average, *trees)
+
+
+def squared_distance(one: T, other: T) -> Tensor:
+    """The squared Euclidean distance between two trees, as a scalar that carries gradients."""
+    terms = [(a - b).square().sum() for a, b in zip(leaves(one), leaves(other), strict=True)]
+    return torch.stack(terms).sum()
+
+
+def equal(one: object, other: object) -> bool:
+    """Whether two trees are the same bit for bit: shape of the tree, dtypes and values."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return (
+            isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and one.dtype == other.dtype
+            and torch.equal(one, other)
+        )
+    left, right = children(one), children(other)
+    if left is None or right is None:
+        return type(one) is type(other) and one == other
+    return [name for name, _ in left] == [name for name, _ in right] and all(
+        equal(a, b) for (_, a), (_, b) in zip(left, right, strict=True)
+    )

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.fit import fit
+from protofed.core.model import Model
+from protofed.core.training import SGD
+
+
+def bowl(thing: dict[str, Tensor], target: float) -> Tensor:
+    return ((thing["w"] - target) ** 2).sum() / 2
+
+
+def test_two_steps_of_plain_descent_by_hand() -> None:
+    start = {"w": torch.tensor([4.0])}
+    fitted = fit(start, [0.0, 0.0], bowl, SGD(lr=0.1, momentum=0, weight_decay=0))
+    # w <- w - 0.1 w, twice; losses 8 and 6.48
+    torch.testing.assert_close(fitted.thing["w"], torch.tensor([3.24]))
+    assert fitted.steps == 2
+    assert abs(fitted.loss - (8 + 6.48) / 2) < 1e-6
+    assert start["w"].item() == 4.0
+
+
+def test_momentum_and_weight_decay_by_hand() -> None:
+    fitted = fit(
+        {"w": torch.tensor([1.0])}, [0.0, 0.0], bowl, SGD(lr=0.1, momentum=0.9, weight_decay=0.5)
+    )
+    w, v = 1.0, 0.0
+    for _ in range(2):
+        v = 0.9 * v + (w + 0.5 * w)
+        w -= 0.1 * v
+    torch.testing.assert_close(fitted.thing["w"], torch.tensor([w]))
+
+
+def test_buffers_and_whole_numbers_are_constants() -> None:
+    thing = {
+        "model": Model({"w": torch.tensor(1.0)}, {"b": torch.tensor(5.0), "n": torch.tensor(3)})
+    }
+
+    def loss(t: dict[str, Model], _: int) -> Tensor:
+        return t["model"].weights["w"] * t["model"].buffers["b"]
+
+    made = fit(thing, [0], loss, SGD(lr=1, momentum=0, weight_decay=0)).thing["model"]
+    assert made.weights["w"].item() == -4.0
+    assert tree.equal(made.buffers, thing["model"].buffers)
+
+
+def test_gradients_can_be_corrected_before_each_step() -> None:
+    def add_one(thing: dict[str, Tensor]) -> None:
+        grad = thing["w"].grad
+        assert grad is not None
+        grad += 1
+
+    sgd = SGD(lr=0.1, momentum=0, weight_decay=0)
+    fitted = fit({"w": torch.tensor([4.0])}, [0.0], bowl, sgd, add_one)
+    torch.testing.assert_close(fitted.thing["w"], torch.tensor([3.5]))
+
+
+def test_no_batch_leaves_the_thing_as_it_was() -> None:
+    start = {"w": torch.tensor([4.0])}
+    fitted = fit(start, [], bowl, SGD())
+    assert tree.equal(fitted.thing, start)
+    assert (fitted.steps, fitted.loss) == (0, 0.0)
+
+
+def test_a_learning_rate_of_zero_changes_no_weight() -> None:
+    start = {"w": torch.tensor([4.0])}
+    assert tree.equal(fit(start, [1.0] * 3, bowl, SGD(lr=0)).thing, start)
