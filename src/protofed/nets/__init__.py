@@ -1,0 +1,47 @@
+"""The networks that the papers train, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.core.model import ImageShape, Net
+from protofed.core.rng import stream
+from protofed.nets.cnn import lsa_cnn, seproto_cnn, seproto_cnn2
+from protofed.nets.moon import moon_cnn, moon_mlp, moon_resnet18
+from protofed.nets.resnet import residual_net
+
+Builder = Callable[[int, ImageShape], Net]  # classes, images
+
+NETS: dict[str, Builder] = {
+    "lsa-cnn": lsa_cnn,
+    "moon-cnn": moon_cnn,
+    "moon-mlp": moon_mlp,
+    "moon-resnet18": moon_resnet18,
+    "resnet10": partial(residual_net, (1, 1, 1, 1)),
+    "resnet12": partial(residual_net, (2, 1, 1, 1)),
+    "resnet18": partial(residual_net, (2, 2, 2, 2)),
+    "resnet34": partial(residual_net, (3, 4, 6, 3)),
+    "seproto-cnn": seproto_cnn,
+    "seproto-cnn2": seproto_cnn2,
+}
+
+# Below these sides a pooling step would be left without a pixel; the other nets take any side.
+SMALLEST_SIDE = {"lsa-cnn": 4, "moon-cnn": 16, "seproto-cnn": 8, "seproto-cnn2": 4}
+
+
+def build(name: str, classes: int, image: ImageShape, seed: int) -> Net:
+    """The named net with the initial weights of `seed`; torch's own generator does not move."""
+    builder = NETS[known_name("net", name, NETS)]
+    smallest = SMALLEST_SIDE.get(name, 1)
+    if image.side < smallest:
+        raise ProtofedError(
+            f"net '{name}' cannot take images of side {image.side}; its smallest side is "
+            f"{smallest}\nuse larger images or another net"
+        )
+    with torch.random.fork_rng():
+        torch.manual_seed(stream(seed, "net", name))
+        return builder(classes, image)

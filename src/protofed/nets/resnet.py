@@ -1,0 +1,68 @@
+"""Residual nets with a stem for small images; parts are named as torchvision names them."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protofed.core.model import ImageShape, Net
+
+WIDTH = 512  # of the encoder's output
+Blocks = tuple[int, int, int, int]  # how many in each of the four stages
+
+
+def residual_net(blocks: Blocks, classes: int, image: ImageShape) -> Net:
+    """A residual net whose feature is the encoder's output; the head is torchvision's ``fc``."""
+    return Net(ResNet(image.channels, blocks), nn.Identity(), nn.Linear(WIDTH, classes), WIDTH)
+
+
+class ResNet(nn.Module):
+    """Images [B, channels, side, side] -> non-negative features [B, WIDTH]."""
+
+    def __init__(self, channels: int, blocks: Blocks):
+        super().__init__()
+        # 3x3 without stride or pooling: the stem made for 224 pixels would leave 1x1 maps at 32.
+        self.conv1 = _conv3x3(channels, 64)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = _stage(blocks[0], 64, 64, stride=1)
+        self.layer2 = _stage(blocks[1], 64, 128, stride=2)
+        self.layer3 = _stage(blocks[2], 128, 256, stride=2)
+        self.layer4 = _stage(blocks[3], 256, WIDTH, stride=2)
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return x.mean((2, 3))
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where shapes change."""
+
+    def __init__(self, inward: int, outward: int, stride: int):
+        super().__init__()
+        self.conv1 = _conv3x3(inward, outward, stride)
+        self.bn1 = nn.BatchNorm2d(outward)
+        self.conv2 = _conv3x3(outward, outward)
+        self.bn2 = nn.BatchNorm2d(outward)
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or inward != outward:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inward, outward, 1, stride, bias=False), nn.BatchNorm2d(outward)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(inner)) + self.downsample(x))
+
+
+def _stage(blocks: int, inward: int, outward: int, stride: int) -> nn.Sequential:
+    """Blocks of one width; only the first may change the shape."""
+    later = [Block(outward, outward, stride=1) for _ in range(blocks - 1)]
+    return nn.Sequential(Block(inward, outward, stride), *later)
+
+
+def _conv3x3(inward: int, outward: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inward, outward, 3, stride, padding=1, bias=False)  # a batch norm follows
