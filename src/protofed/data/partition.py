@@ -1,0 +1,245 @@
+"""How training data is dealt to clients: each client lives in one domain and holds rows of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import AliasChoices, Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.core.rng import numpy_rng
+from protofed.core.training import STRICT
+from protofed.data.benchmark import Benchmark
+
+Rows: TypeAlias = NDArray[np.int64]  # row numbers in a domain's training part, or their labels
+Amount = TypeVar("Amount", int, float)
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+AtLeastOne: TypeAlias = Annotated[int, Field(ge=1)]
+Fraction: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+TRIES = 1000  # Dirichlet draws before giving up
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Rule(ABC):
+    """How many clients each domain has; a subclass says which rows of the domain they hold."""
+
+    clients: AtLeastOne | dict[str, Count]  # in all, or by domain; one without is only tested
+
+    @abstractmethod
+    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+        """The rows of each of a domain's clients, given the labels [N] of its training part."""
+
+    def spread(self, domains: Sequence[str]) -> dict[str, int]:
+        """The number of clients of each domain."""
+        for field, value in vars(self).items():
+            for name in value if isinstance(value, dict) else ():  # all tables are by domain
+                known_name(f"domain in partition.{field}", name, domains)
+        if isinstance(self.clients, dict):
+            if not sum(self.clients.values()):
+                raise ProtofedError("partition: no clients; give partition.clients at least one")
+            return {domain: self.clients.get(domain, 0) for domain in domains}
+        if self.clients < len(domains):
+            raise ProtofedError(
+                f"partition: {self.clients} clients cannot cover {len(domains)} domains"
+                f" ({', '.join(domains)}); raise partition.clients, or give it by domain"
+            )
+        each, more = divmod(self.clients, len(domains))
+        return {domain: each + (place < more) for place, domain in enumerate(domains)}
+
+    def check_room(self, images: int, clients: int, domain: str, each: int, field: str) -> None:
+        """Stop if a domain has fewer images than its clients want, `each` as set by `field`."""
+        if clients * each > images:
+            raise ProtofedError(
+                f"partition: {clients} clients of '{domain}' want {each} rows each ="
+                f" {clients * each}, but the domain has {images} training images;"
+                f" lower partition.{field} or {self.clients_of(domain)}"
+            )
+
+    def clients_of(self, domain: str) -> str:
+        """Where a domain's number of clients is set, for messages."""
+        return "partition.clients" + (f".{domain}" if isinstance(self.clients, dict) else "")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Shares(Rule):
+    """Each client draws a share of its domain at random; no two clients of a domain overlap."""
+
+    kind: Literal["shares"] = "shares"
+    share: Fraction | dict[str, Fraction] | None = None  # of the domain's training images
+    samples: AtLeastOne | dict[str, AtLeastOne] | None = None  # images, instead of a share
+    repair: bool = False  # see to it that every client holds every class of its domain
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Shares:
+        if (self.share is None) == (self.samples is None):
+            raise ValueError("give either share or samples")
+        return self
+
+    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+        size = self._size(len(labels), domain)
+        name = "samples" if self.share is None else "share"
+        self.check_room(len(labels), clients, domain, size, name)
+        hands = draw.permutation(len(labels))[: clients * size].reshape(clients, size)
+        classes = len(np.unique(labels))
+        if self.repair and size < classes:
+            raise ProtofedError(
+                f"partition: the clients of '{domain}' draw {size} rows each, too few for its"
+                f" {classes} classes; raise partition.{name} or set partition.repair to false"
+            )
+        return list(_repair(hands, labels, draw) if self.repair else hands)
+
+    def _size(self, images: int, domain: str) -> int:
+        """How many of a domain's images each of its clients draws."""
+        if self.share is not None:
+            return int(_amount("share", self.share, domain) * images)
+        return _amount("samples", self.samples or {}, domain)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Equal(Rule):
+    """All rows of a domain, shuffled and split as evenly as possible."""
+
+    kind: Literal["equal"] = "equal"
+
+    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+        return np.array_split(draw.permutation(len(labels)), clients)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Dirichlet(Rule):
+    """Label skew: each class of a domain is cut in proportions from a Dirichlet distribution."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: float = Field(gt=0, validation_alias=AliasChoices("alpha", "beta"))  # small: skewed
+    least: int = Field(default=10, ge=0)  # rows that every client must get
+
+    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+        self.check_room(len(labels), clients, domain, self.least, "least")
+        classes, best = [np.flatnonzero(labels == label) for label in np.unique(labels)], 0
+        for _ in range(TRIES):
+            hands = self._attempt(classes, clients, draw)
+            smallest = min(map(len, hands))
+            if smallest >= self.least:
+                return hands
+            best = max(best, smallest)
+        raise ProtofedError(
+            f"partition: {clients} clients of '{domain}' want at least {self.least} of its"
+            f" {len(labels)} rows each, but in {TRIES:,} draws with alpha = {self.alpha:g} the"
+            f" smallest client got at most {best}; raise partition.alpha, or lower"
+            f" partition.least or {self.clients_of(domain)}"
+        )
+
+    def _attempt(self, classes: list[Rows], clients: int, draw: Generator) -> list[Rows]:
+        """One draw of the rows of each client, out of the rows of each class; may be too few."""
+        hands = [np.empty(0, dtype=np.int64)] * clients
+        fair = sum(map(len, classes)) / clients
+        for rows in map(draw.permutation, classes):
+            # Who has a fair share already gets nothing of this class. Proportions drawn among
+            # the others alone have the law of proportions among all, cut and renormalised.
+            takers = [n for n, hand in enumerate(hands) if len(hand) < fair]
+            proportions = draw.dirichlet(np.full(len(takers), self.alpha))
+            cuts = (np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
+            for taker, piece in zip(takers, np.split(rows, cuts), strict=True):
+                hands[taker] = np.concatenate([hands[taker], piece])
+        return hands
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Shards(Rule):
+    """Few classes each: rows sorted by label are cut into shards, and each client gets some."""
+
+    kind: Literal["shards"] = "shards"
+    shards: int = Field(default=2, ge=1)  # of each client
+
+    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+        self.check_room(len(labels), clients, domain, self.shards, "shards")  # none empty
+        total = clients * self.shards
+        shards = np.array_split(np.argsort(labels, kind="stable"), total)
+        dealt = draw.permutation(total).reshape(clients, self.shards)
+        return [np.concatenate([shards[number] for number in hand]) for hand in dealt]
+
+
+Partition = Annotated[Shares | Equal | Dirichlet | Shards, Field(discriminator="kind")]
+RULES: dict[str, type[Rule]] = {
+    "dirichlet": Dirichlet,
+    "equal": Equal,
+    "shards": Shards,
+    "shares": Shares,
+}
+
+
+class Part(NamedTuple):
+    """What one client holds."""
+
+    client: int
+    domain: str
+    rows: Tensor  # [n] int64, ascending, of the domain's training part
+
+
+def divide(rule: Partition, benchmark: Benchmark, seed: int) -> tuple[Part, ...]:
+    """Deal a benchmark's training data to clients, numbered from 0 in the order of domains."""
+    counts = rule.spread([domain.name for domain in benchmark.domains])
+    parts: list[Part] = []
+    for domain in benchmark.domains:
+        if counts[domain.name]:
+            draw = numpy_rng(seed, "partition", domain.name)
+            labels = domain.train.labels.numpy()
+            for rows in rule.deal(labels, counts[domain.name], domain.name, draw):
+                # sorted, so that the order of drawing leaves no trace
+                parts.append(Part(len(parts), domain.name, torch.from_numpy(np.sort(rows))))
+    return tuple(parts)
+
+
+class PartRecord(TypedDict):
+    """A part as plain data, with the number of rows of each class that it holds, by name."""
+
+    client: int
+    domain: str
+    held: dict[str, int]
+    rows: list[int]
+
+
+def to_json(parts: Iterable[Part], benchmark: Benchmark) -> list[PartRecord]:
+    """Parts of a benchmark as plain data."""
+    labels = {domain.name: domain.train.labels for domain in benchmark.domains}
+    records: list[PartRecord] = []
+    for client, domain, rows in parts:
+        found, counts = labels[domain][rows].unique(return_counts=True)
+        names = (benchmark.classes[label] for label in found.tolist())
+        held = dict(zip(names, counts.tolist(), strict=True))
+        records.append({"client": client, "domain": domain, "held": held, "rows": rows.tolist()})
+    return records
+
+
+def _amount(field: str, value: Amount | dict[str, Amount], domain: str) -> Amount:
+    """The value of one domain, from one for all or from a table."""
+    if not isinstance(value, dict):
+        return value
+    if domain not in value:
+        raise ProtofedError(f"partition.{field} leaves out '{domain}', which has clients; add it")
+    return value[domain]
+
+
+def _repair(hands: Rows, labels: Rows, draw: Generator) -> Rows:
+    """Rows [clients, size] in which every client has every class, at the same size as before."""
+    holders = np.bincount(hands.flatten(), minlength=len(labels))
+    for hand in hands:
+        for label in np.setdiff1d(labels, labels[hand]):
+            candidates = np.flatnonzero(labels == label)
+            free = candidates[holders[candidates] == 0]
+            # where other clients hold all rows of a class, the newcomer shares one of them
+            newcomer = draw.choice(free if len(free) else candidates)
+            spare = np.flatnonzero(np.bincount(labels[hand])[labels[hand]] > 1)
+            place = draw.choice(spare)
+            holders[hand[place]] -= 1
+            holders[newcomer] += 1
+            hand[place] = newcomer
+    return hands

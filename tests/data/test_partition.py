@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from protofed.core.errors import ProtofedError
+from protofed.core.site import Dataset
+from protofed.data.benchmark import Benchmark, Domain
+from protofed.data.partition import (
+    Dirichlet,
+    Equal,
+    Part,
+    Partition,
+    Shards,
+    Shares,
+    divide,
+    to_json,
+)
+
+OFFICE = {"caltech": 899, "amazon": 768, "webcam": 237, "dslr": 127}
+ADAPTER: TypeAdapter[Partition] = TypeAdapter(Partition)
+
+
+def domain(name: str, labels: Sequence[int]) -> Domain:
+    data = Dataset(
+        torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8),
+        torch.tensor(labels, dtype=torch.int64),
+    )
+    return Domain(name, data, data.rows(torch.arange(0)))
+
+
+def benchmark(labels: Mapping[str, Sequence[int]], classes: int = 10) -> Benchmark:
+    names = tuple(f"class {n}" for n in range(classes))
+    return Benchmark("toy", names, tuple(domain(name, rows) for name, rows in labels.items()))
+
+
+def cyclic(sizes: Mapping[str, int], classes: int = 10) -> Benchmark:
+    return benchmark({name: [n % classes for n in range(size)] for name, size in sizes.items()})
+
+
+def rows_of(parts: Sequence[Part], name: str) -> list[list[int]]:
+    return [part.rows.tolist() for part in parts if part.domain == name]
+
+
+def joined(hands: Sequence[Sequence[int]]) -> list[int]:
+    return [row for hand in hands for row in hand]
+
+
+def held(part: Part, source: Benchmark) -> list[int]:
+    """The labels of a client's rows."""
+    labels = {d.name: d.train.labels for d in source.domains}
+    return labels[part.domain][part.rows].tolist()
+
+
+RULES: list[Partition] = [
+    Shares(clients=5, share=0.2),
+    Shares(clients=5, samples=20, repair=True),
+    Equal(clients=5),
+    Dirichlet(clients=5, alpha=0.5),
+    Shards(clients=5),
+]
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
+
+
+@every_rule
+def test_clients_are_numbered_in_domain_order_and_hold_sorted_distinct_rows(
+    rule: Partition,
+) -> None:
+    parts = divide(rule, cyclic({"zoo": 150, "art": 120}), seed=0)
+    assert [part.client for part in parts] == [0, 1, 2, 3, 4]
+    assert [part.domain for part in parts] == ["zoo"] * 3 + ["art"] * 2
+    for part in parts:
+        assert part.rows.dtype == torch.int64
+        assert (part.rows.diff() > 0).all()
+        assert part.rows.min() >= 0
+        assert part.rows.max() < {"zoo": 150, "art": 120}[part.domain]
+
+
+@every_rule
+def test_parts_depend_on_the_seed_alone(rule: Partition) -> None:
+    source = cyclic({"zoo": 150, "art": 120})
+    first, again, other = (divide(rule, source, seed) for seed in (1, 1, 2))
+    assert [p.rows.tolist() for p in first] == [p.rows.tolist() for p in again]
+    assert [p.rows.tolist() for p in first] != [p.rows.tolist() for p in other]
+
+
+@every_rule
+def test_a_new_domain_leaves_the_others_as_they_were(rule: Partition) -> None:
+    counts = {"zoo": 3, "art": 2}
+    few = ADAPTER.validate_python({**ADAPTER.dump_python(rule), "clients": counts})
+    more = ADAPTER.validate_python({**ADAPTER.dump_python(rule), "clients": {**counts, "new": 1}})
+    before = divide(few, cyclic({"zoo": 150, "art": 120}), seed=3)
+    after = divide(more, cyclic({"new": 90, "zoo": 150, "art": 120}), seed=3)
+    for name in counts:
+        assert rows_of(before, name) == rows_of(after, name)
+    assert rows_of(before, "zoo")[1] != rows_of(before, "art")[1]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=4),
+    extra=st.integers(0, 7),
+    seed=st.integers(0, 2**31),
+)
+def test_equal_deals_every_row_once_and_evenly(sizes: list[int], extra: int, seed: int) -> None:
+    source = cyclic({f"d{n}": size for n, size in enumerate(sizes)})
+    parts = divide(Equal(clients=len(sizes) + extra), source, seed)
+    assert len(parts) == len(sizes) + extra
+    for n, size in enumerate(sizes):
+        hands = rows_of(parts, f"d{n}")
+        assert sorted(joined(hands)) == list(range(size))
+        assert max(map(len, hands)) - min(map(len, hands)) <= 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(share=st.floats(0.001, 1), clients=st.integers(1, 6), seed=st.integers(0, 2**31))
+def test_shares_have_exact_sizes_and_no_overlap(share: float, clients: int, seed: int) -> None:
+    rule, source = Shares(clients=clients, share=share), cyclic({"a": 97})
+    if clients * int(share * 97) > 97:
+        with pytest.raises(ProtofedError, match="but the domain has 97 training images"):
+            divide(rule, source, seed)
+        return
+    hands = rows_of(divide(rule, source, seed), "a")
+    assert [len(hand) for hand in hands] == [int(share * 97)] * clients
+    assert len(set(joined(hands))) == clients * int(share * 97)
+
+
+def test_office_shares_are_those_of_the_paper() -> None:
+    counts = {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}
+    source = cyclic(OFFICE)
+    parts = divide(Shares(clients=counts, share=0.2, repair=True), source, seed=0)
+    assert [len(part.rows) for part in parts] == [179] * 3 + [153] * 2 + [47] + [25] * 4
+    assert all(set(held(part, source)) == set(range(10)) for part in parts)
+    for name in OFFICE:  # free rows abound, so that even the repaired hands do not overlap
+        everything = joined(rows_of(parts, name))
+        assert len(everything) == len(set(everything))
+
+
+def test_shares_and_samples_may_differ_between_domains() -> None:
+    source = cyclic({"a": 100, "b": 50})
+    shared = divide(Shares(clients=3, share={"a": 0.3, "b": 0.5}), source, seed=0)
+    assert [len(part.rows) for part in shared] == [30, 30, 25]
+    counted = divide(Shares(clients=3, samples={"a": 7, "b": 50}), source, seed=0)
+    assert [len(part.rows) for part in counted] == [7, 7, 50]
+
+
+def test_a_tiny_share_leaves_clients_with_nothing() -> None:
+    parts = divide(Shares(clients=2, share=0.001), cyclic({"a": 100}), seed=0)
+    assert [part.rows.tolist() for part in parts] == [[], []]
+    assert all(part.rows.dtype == torch.int64 for part in parts)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rare=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    clients=st.integers(1, 4),
+    spare=st.integers(0, 5),
+    seed=st.integers(0, 2**31),
+)
+def test_repair_gives_every_class_and_keeps_the_size(
+    rare: list[int], clients: int, spare: int, seed: int
+) -> None:
+    labels = [0] * 40 + [label for label, n in enumerate(rare, start=1) for _ in range(n)]
+    size = len(rare) + 1 + spare
+    source = benchmark({"a": labels})
+    parts = divide(Shares(clients=clients, samples=size, repair=True), source, seed)
+    for part in parts:
+        assert len(set(part.rows.tolist())) == size
+        assert set(held(part, source)) == set(labels)
+    everything = joined(rows_of(parts, "a"))
+    repeated = {row for row in everything if everything.count(row) > 1}
+    assert all(labels[row] != 0 for row in repeated)  # class 0 always has rows to spare
+
+
+def test_repair_shares_a_row_only_if_none_is_free() -> None:
+    lone = benchmark({"a": [0] * 20 + [1]})
+    for seed in range(20):
+        parts = divide(Shares(clients=3, samples=3, repair=True), lone, seed)
+        assert [20 in rows for rows in rows_of(parts, "a")] == [True] * 3
+        zeros = [row for rows in rows_of(parts, "a") for row in rows if row != 20]
+        assert len(zeros) == len(set(zeros)) == 6
+    enough = benchmark({"a": [0] * 20 + [1] * 3})
+    single = Shares(clients=3, samples=2, repair=True)  # a hand is then one row of each class
+    for seed in range(20):
+        everything = joined(rows_of(divide(single, enough, seed), "a"))
+        assert len(everything) == len(set(everything)) == 6
+
+
+def test_repair_changes_no_more_than_it_must() -> None:
+    source = cyclic({"a": 200})
+    plain = divide(Shares(clients=4, samples=12), source, seed=5)
+    mended = divide(Shares(clients=4, samples=12, repair=True), source, seed=5)
+    for before, after in zip(plain, mended, strict=True):
+        missing = 10 - len(set(held(before, source)))
+        assert len(set(after.rows.tolist()) - set(before.rows.tolist())) == missing
+    assert any(len(set(held(part, source))) < 10 for part in plain)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    alpha=st.floats(0.05, 100),
+    clients=st.integers(1, 5),
+    least=st.integers(0, 3),
+    seed=st.integers(0, 2**31),
+)
+def test_dirichlet_deals_every_row_once_with_the_least_for_all(
+    alpha: float, clients: int, least: int, seed: int
+) -> None:
+    source = cyclic({"a": 203})
+    hands = rows_of(divide(Dirichlet(clients=clients, alpha=alpha, least=least), source, seed), "a")
+    assert len(hands) == clients
+    assert sorted(joined(hands)) == list(range(203))
+    assert min(map(len, hands)) >= least
+
+
+def skew(alpha: float) -> float:
+    """Mean over clients of the share of the commonest class, over ten seeds."""
+    source = cyclic({"a": 1000})
+    shares = []
+    for seed in range(10):
+        for part in divide(Dirichlet(clients=5, alpha=alpha, least=1), source, seed):
+            counts = np.bincount(held(part, source), minlength=10)
+            shares.append(counts.max() / counts.sum())
+    return float(np.mean(shares))
+
+
+def test_a_small_alpha_skews_more() -> None:
+    strong, medium, weak = skew(0.1), skew(1.0), skew(1000.0)
+    assert strong > medium + 0.1
+    assert medium > weak + 0.05
+    assert weak == pytest.approx(0.1, abs=0.02)
+
+
+def test_dirichlet_gives_nothing_more_to_who_has_a_fair_share() -> None:
+    source = benchmark({"a": sorted(n % 10 for n in range(1000))})
+    for seed in range(10):
+        for part in divide(Dirichlet(clients=4, alpha=0.1, least=0), source, seed):
+            before = 0
+            for count in np.bincount(held(part, source), minlength=10):
+                assert not (before >= 250 and count)
+                before += count
+
+
+def test_an_extreme_alpha_still_deals_everything() -> None:
+    for alpha in (1e-300, 1e-6, 1e300):
+        hands = rows_of(
+            divide(Dirichlet(clients=3, alpha=alpha, least=0), cyclic({"a": 90}), 0), "a"
+        )
+        assert sorted(joined(hands)) == list(range(90))
+
+
+def test_beta_is_another_name_for_alpha() -> None:
+    named = ADAPTER.validate_python({"kind": "dirichlet", "clients": 4, "beta": 0.3})
+    assert named == Dirichlet(clients=4, alpha=0.3)
+    assert ADAPTER.dump_python(named) == {
+        "kind": "dirichlet",
+        "clients": 4,
+        "alpha": 0.3,
+        "least": 10,
+    }
+    with pytest.raises(ValidationError, match="beta"):
+        ADAPTER.validate_python({"kind": "dirichlet", "clients": 4, "alpha": 0.3, "beta": 0.3})
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    clients=st.integers(1, 6),
+    shards=st.integers(1, 4),
+    size=st.integers(30, 120),
+    seed=st.integers(0, 2**31),
+)
+def test_shards_cover_everything_with_few_classes_each(
+    clients: int, shards: int, size: int, seed: int
+) -> None:
+    source = cyclic({"a": size})
+    parts = divide(Shards(clients=clients, shards=shards), source, seed)
+    hands = rows_of(parts, "a")
+    assert sorted(joined(hands)) == list(range(size))
+    assert max(map(len, hands)) - min(map(len, hands)) <= shards
+    # of the cuts between ten classes each falls into one shard at most
+    kinds = sum(len(set(held(part, source))) for part in parts)
+    assert kinds <= clients * shards + 9
+
+
+def test_shards_that_fit_the_classes_hold_one_class_each() -> None:
+    source = cyclic({"a": 200})
+    for seed in range(10):
+        parts = divide(Shards(clients=5, shards=2), source, seed)
+        assert [len(part.rows) for part in parts] == [40] * 5
+        assert all(len(set(held(part, source))) == 2 for part in parts)
+
+
+def test_a_number_of_clients_is_spread_over_the_domains_in_order() -> None:
+    names = ["a", "b", "c"]
+    assert Equal(clients=3).spread(names) == {"a": 1, "b": 1, "c": 1}
+    assert Equal(clients=8).spread(names) == {"a": 3, "b": 3, "c": 2}
+
+
+def test_a_domain_without_clients_is_left_out() -> None:
+    source = cyclic({"a": 20, "b": 20, "c": 20})
+    parts = divide(Equal(clients={"c": 2, "a": 1, "b": 0}), source, seed=0)
+    assert [(part.client, part.domain) for part in parts] == [(0, "a"), (1, "c"), (2, "c")]
+    only = divide(Shares(clients={"b": 1}, share={"b": 0.5}), source, seed=0)
+    assert [(part.domain, len(part.rows)) for part in only] == [("b", 10)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (
+            Shares(clients={"dslr": 4}, samples=60),
+            "partition: 4 clients of 'dslr' want 60 rows each = 240, but the domain has 127"
+            " training images; lower partition.samples or partition.clients.dslr",
+        ),
+        (
+            Shares(clients=8, share=0.6),
+            "partition: 2 clients of 'caltech' want 539 rows each = 1078, but the domain has 899"
+            " training images; lower partition.share or partition.clients",
+        ),
+        (
+            Shares(clients={"dslr": 4}, share=0.05, repair=True),
+            "partition: the clients of 'dslr' draw 6 rows each, too few for its 10 classes;"
+            " raise partition.share or set partition.repair to false",
+        ),
+        (
+            Shares(clients=4, share={"caltech": 0.1, "amazon": 0.1, "webcam": 0.1}),
+            "partition.share leaves out 'dslr', which has clients; add it",
+        ),
+        (
+            Shares(clients=4, samples={"webcam": 5, "dlsr": 5}),
+            "unknown domain in partition.samples 'dlsr'; did you mean 'dslr'?\n"
+            "known: caltech, amazon, webcam, dslr",
+        ),
+        (
+            Equal(clients={"Amazon": 1}),
+            "unknown domain in partition.clients 'Amazon'; did you mean 'amazon'?\n"
+            "known: caltech, amazon, webcam, dslr",
+        ),
+        (
+            Equal(clients={"dslr": 0}),
+            "partition: no clients; give partition.clients at least one",
+        ),
+        (
+            Equal(clients=3),
+            "partition: 3 clients cannot cover 4 domains (caltech, amazon, webcam, dslr);"
+            " raise partition.clients, or give it by domain",
+        ),
+        (
+            Dirichlet(clients={"dslr": 20}, alpha=0.5),
+            "partition: 20 clients of 'dslr' want 10 rows each = 200, but the domain has 127"
+            " training images; lower partition.least or partition.clients.dslr",
+        ),
+        (
+            Shards(clients={"dslr": 64}, shards=2),
+            "partition: 64 clients of 'dslr' want 2 rows each = 128, but the domain has 127"
+            " training images; lower partition.shards or partition.clients.dslr",
+        ),
+    ],
+)
+def test_what_cannot_be_dealt_is_explained(rule: Partition, says: str) -> None:
+    with pytest.raises(ProtofedError) as error:
+        divide(rule, cyclic(OFFICE), seed=0)
+    assert str(error.value) == says
+
+
+def test_dirichlet_gives_up_with_the_numbers() -> None:
+    rule = Dirichlet(clients={"dslr": 12}, alpha=0.01, least=10)
+    with pytest.raises(ProtofedError) as error:
+        divide(rule, cyclic(OFFICE), seed=0)
+    before, after = str(error.value).split(" got at most ")
+    assert before == (
+        "partition: 12 clients of 'dslr' want at least 10 of its 127 rows each, but in 1,000"
+        " draws with alpha = 0.01 the smallest client"
+    )
+    best, advice = after.split("; ")
+    assert 0 <= int(best) < 10
+    assert advice == ("raise partition.alpha, or lower partition.least or partition.clients.dslr")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "shares", "clients": 4},
+        {"kind": "shares", "clients": 4, "share": 0.1, "samples": 5},
+        {"kind": "shares", "clients": 4, "share": 0},
+        {"kind": "shares", "clients": 4, "share": {"a": 1.1}},
+        {"kind": "shares", "clients": 4, "samples": 0},
+        {"kind": "shares", "clients": 4, "share": 0.1, "alpha": 1},
+        {"kind": "equal", "clients": 0},
+        {"kind": "equal", "clients": {"a": -1}},
+        {"kind": "equal"},
+        {"kind": "dirichlet", "clients": 4},
+        {"kind": "dirichlet", "clients": 4, "alpha": 0},
+        {"kind": "dirichlet", "clients": 4, "alpha": float("inf")},
+        {"kind": "dirichlet", "clients": 4, "alpha": 1, "least": -1},
+        {"kind": "shards", "clients": 4, "shards": 0},
+        {"kind": "other", "clients": 4},
+        {"clients": 4},
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(wrong)
+
+
+@every_rule
+def test_a_rule_survives_json(rule: Partition) -> None:
+    assert ADAPTER.validate_json(ADAPTER.dump_json(rule)) == rule
+
+
+def test_parts_as_plain_data_name_the_classes_that_are_there() -> None:
+    source = benchmark({"a": [0, 2, 2], "b": [1, 1]}, classes=3)
+    records = to_json(divide(Equal(clients=2), source, seed=0), source)
+    assert json.loads(json.dumps(records)) == [
+        {"client": 0, "domain": "a", "held": {"class 0": 1, "class 2": 2}, "rows": [0, 1, 2]},
+        {"client": 1, "domain": "b", "held": {"class 1": 2}, "rows": [0, 1]},
+    ]
