@@ -1,0 +1,174 @@
+"""Real images from the folder that PROTOFED_DATA names: .npz files, checked before use."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from protofed.core.errors import ProtofedError
+from protofed.core.site import Dataset
+from protofed.data.cache import cache_folder
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+DATA = "PROTOFED_DATA"
+STAMPS = "verified.json"  # files whose checksum was right when last looked at
+
+
+class Archive(NamedTuple):
+    """Where a benchmark's files lie below PROTOFED_DATA, and the classes they speak of."""
+
+    benchmark: str
+    folder: str
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _File:
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+@dataclass(frozen=True)
+class _Meta:
+    """What is needed of a meta.json; the rest of it is for people."""
+
+    classes: tuple[str, ...]
+    files: dict[str, _File]
+
+
+def read(archive: Archive, file: str, parts: Sequence[str]) -> list[Dataset]:
+    """The parts of one file: "train" is x_train and y_train, "" is x and y; images [N, H, W, C]."""
+    folder = _folder(archive)
+    path = folder / file
+    if not path.is_file():
+        raise ProtofedError(
+            f"benchmark '{archive.benchmark}' needs {path}, which is not there\n"
+            f"put the file there, or choose domains that do without it"
+        )
+    _verify(path, _expected(archive, folder / "meta.json", file))
+    return [_dataset(path, part, len(archive.classes)) for part in parts]
+
+
+def _folder(archive: Archive) -> Path:
+    """The benchmark's folder, if it exists."""
+    root = os.environ.get(DATA)
+    if not root:
+        raise ProtofedError(
+            f"benchmark '{archive.benchmark}' reads real images: set {DATA} to the folder that "
+            f"holds {archive.folder}/\n'digits-mini' needs no data"
+        )
+    folder = Path(root) / archive.folder
+    if not folder.is_dir():
+        raise ProtofedError(
+            f"benchmark '{archive.benchmark}': there is no folder {folder}\n"
+            f"set {DATA} (now {root}) to the folder that holds {archive.folder}/"
+        )
+    return folder
+
+
+def _expected(archive: Archive, path: Path, file: str) -> str:
+    """The sha256 that meta.json gives for a file; its classes must be the benchmark's."""
+    try:
+        meta = TypeAdapter(_Meta).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        fault = "is missing"
+    except OSError as error:
+        fault = f"cannot be read ({error.strerror})"
+    except ValidationError as error:
+        first = error.errors()[0]
+        fault = f"is broken ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+    else:
+        if meta.classes != archive.classes:
+            fault = f"lists other classes than benchmark '{archive.benchmark}' has"
+        elif file not in meta.files:
+            fault = f"says nothing of {file}"
+        else:
+            return meta.files[file].sha256
+    raise ProtofedError(f"{path} {fault}: without it {file} cannot be checked; fetch it again")
+
+
+def _verify(path: Path, expected: str) -> None:
+    """Stop if the file is not the one that meta.json describes; hash it only if it changed."""
+    path = path.resolve()
+    state = path.stat()
+    stamp = [state.st_size, state.st_mtime_ns, expected]
+    stamps = _stamps()
+    if stamps.get(str(path)) == stamp:
+        return
+    found = _sha256(path)
+    if found != expected:
+        raise ProtofedError(
+            f"{path} is damaged or was changed: expected sha256 {expected[:12]}…, "
+            f"found {found[:12]}…\nfetch it again, together with its meta.json"
+        )
+    _remember({**stamps, str(path): stamp})
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ProtofedError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _stamps() -> dict[str, object]:
+    """[size, mtime_ns, sha256] of verified files by path; empty if there is nothing usable."""
+    try:
+        stamps = json.loads((cache_folder() / STAMPS).read_bytes())
+    except (OSError, RuntimeError, ValueError):  # RuntimeError: a user without a home folder
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
+
+
+def _remember(stamps: dict[str, object]) -> None:
+    """Write the stamps in one move; where that is not allowed, files are hashed again."""
+    try:
+        target = cache_folder() / STAMPS
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(stamps, indent=1))
+        draft.replace(target)
+    except (OSError, RuntimeError):
+        return
+
+
+def _dataset(path: Path, part: str, classes: int) -> Dataset:
+    """One part of a verified file as tensors, its arrays checked."""
+    x, y = (f"{kind}_{part}" if part else kind for kind in "xy")
+    images, labels = _arrays(path, x, y)
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
+        found = f"{images.dtype} {list(images.shape)}"
+        raise ProtofedError(f"{path}: {x} must be uint8 [N, H, W] or [N, H, W, 3], is {found}")
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+        found = f"{labels.dtype} {list(labels.shape)}"
+        raise ProtofedError(f"{path}: {y} must be integers [{len(images)}] as {x}, is {found}")
+    if len(labels) == 0:
+        raise ProtofedError(f"{path}: {x} and {y} are empty")
+    if labels.min() < 0 or labels.max() >= classes:
+        found = f"{labels.min()} to {labels.max()}"
+        raise ProtofedError(f"{path}: {y} must lie in 0 to {classes - 1}, goes from {found}")
+    grey = images[..., None] if images.ndim == 3 else images
+    return Dataset(torch.from_numpy(grey), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _arrays(path: Path, *names: str) -> list[Array]:
+    """Arrays of an .npz file by name; nothing in it is ever unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            missing = [name for name in names if name not in stored]
+            if not missing:
+                return [stored[name] for name in names]
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ProtofedError(f"{path} is not a readable .npz file: {error}") from error
+    raise ProtofedError(f"{path}: array {missing[0]} is missing; it holds {', '.join(stored)}")

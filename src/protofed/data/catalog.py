@@ -1,0 +1,244 @@
+"""All benchmarks by name: what they are, how they are split and dealt out, and how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar, cast
+
+import torch
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.core.rng import rng
+from protofed.core.site import Dataset
+from protofed.data import archive, digits_mini, transforms
+from protofed.data.archive import Archive
+from protofed.data.benchmark import Benchmark, Domain
+from protofed.data.partition import Dirichlet, Partition, Shares
+
+T = TypeVar("T")
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A benchmark as known before any of its images is read, with its defaults."""
+
+    name: str
+    summary: str
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    on_request: tuple[str, ...] = ()  # domains that are there but not among the default ones
+    side: int = 32
+    channels: int = 3  # what the net takes; grey images are repeated
+    mean: Colour = transforms.IMAGENET_MEAN
+    std: Colour = transforms.IMAGENET_STD
+    flip: bool = True  # mirror training images
+    pad: int = 4  # random shifts of training images, in pixels
+    net: str = "lsa-cnn"
+    partition: Partition  # knows every domain; for a choice of them see `partition_for`
+    needs_data: bool = True
+    notes: tuple[str, ...] = ()  # for readers of scores; "svhn: ..." speaks of one domain
+    read: Callable[[str], Domain]  # one domain by name, at its stored size
+
+    def chosen(self, domains: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """The asked domains in the asked order, or the default ones; each known and once."""
+        for number, domain in enumerate(domains):
+            known_name(f"domain of {self.name}", domain, self.domains + self.on_request)
+            if domain in domains[:number]:
+                raise ProtofedError(f"domain '{domain}' is given twice; name each domain once")
+        return domains or self.domains
+
+    def partition_for(self, domains: tuple[str, ...] = ()) -> Partition:
+        """The default partition, restricted to the chosen domains where it names domains."""
+        rule, chosen = self.partition, self.chosen(domains)
+        if not isinstance(rule, Shares):
+            return rule
+        return replace(
+            rule, clients=_only(rule.clients, chosen), samples=_only(rule.samples, chosen)
+        )
+
+    def note(self, domain: str) -> str:
+        """What the notes say of one domain."""
+        mine = f"{domain}: "
+        return "; ".join(note.removeprefix(mine) for note in self.notes if note.startswith(mine))
+
+
+def _only(amount: T, domains: tuple[str, ...]) -> T:
+    """An amount given by domain, restricted to some; one for all domains as it is."""
+    if not isinstance(amount, dict):
+        return amount
+    return cast(T, {domain: amount[domain] for domain in domains})
+
+
+def load(name: str, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
+    """A benchmark in memory, every image resized to `side` (the benchmark's own if None)."""
+    entry = BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
+    wanted = entry.side if side is None else side
+    if wanted < 1:
+        raise ProtofedError(f"the side of an image must be at least 1 pixel, got {wanted}")
+    read = tuple(_ready(entry, domain, wanted) for domain in entry.chosen(domains))
+    return Benchmark(name, entry.classes, read)
+
+
+def _ready(entry: Entry, domain: str, side: int) -> Domain:
+    """A domain as experiments use it: images [N, side, side, 1 or 3], and its notes."""
+    stored = entry.read(domain)
+    train, test = (
+        Dataset(transforms.resize(part.images, side), part.labels)
+        for part in (stored.train, stored.test)
+    )
+    return Domain(domain, train, test, entry.note(domain) or stored.note)
+
+
+def _stored_parts(source: Archive, domain: str) -> Domain:
+    """A domain that is stored as a training and a test part."""
+    train, test = archive.read(source, f"{domain}.npz", ("train", "test"))
+    return Domain(domain, train, test)
+
+
+def _digits(domain: str) -> Domain:
+    """A domain of digits; the synthetic ones are drawn, the others read."""
+    if domain == "syn":
+        return digits_mini.synthetic_digits()
+    return _stored_parts(DIGITS, domain)
+
+
+def _eight_of_ten(domain: str) -> Domain:
+    """A domain of office-caltech: of ten images in order of class and file, eight to train."""
+    (everything,) = archive.read(OFFICE, f"{domain}.npz", ("",))
+    row = torch.arange(len(everything))
+    return _split(domain, everything, test=row % 10 > 7)
+
+
+def _seventy_thirty(domain: str) -> Domain:
+    """A domain of pacs: a random 30 % to test, rounded up; the same in every run."""
+    file = "art_painting" if domain == "art" else domain
+    (everything,) = archive.read(PACS, f"{file}.npz", ("",))
+    total = len(everything)
+    order = torch.randperm(total, generator=rng("pacs", "split", domain))
+    test = torch.zeros(total, dtype=torch.bool)
+    test[order[: (3 * total + 9) // 10]] = True
+    return _split(domain, everything, test)
+
+
+def _split(domain: str, everything: Dataset, test: torch.Tensor) -> Domain:
+    """Cut by a mask [N]; both parts keep the stored order."""
+    return Domain(domain, everything.rows(~test), everything.rows(test))
+
+
+DIGIT_NAMES = tuple("0123456789")
+CIFAR10_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
+CIFAR100_NAMES = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+    butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab
+    crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard
+    lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom
+    oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+    possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake
+    spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor
+    train trout tulip turtle wardrobe whale willow_tree wolf woman worm"""
+OFFICE_NAMES = """
+    backpack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"""
+PACS_NAMES = "dog elephant giraffe guitar horse house person"
+
+CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+
+CIFAR10 = Archive("cifar10", "cifar10", tuple(CIFAR10_NAMES.split()))
+CIFAR100 = Archive("cifar100", "cifar100", tuple(CIFAR100_NAMES.split()))
+DIGITS = Archive("digits", "digits", DIGIT_NAMES)
+OFFICE = Archive("office-caltech", "office_caltech10", tuple(OFFICE_NAMES.split()))
+PACS = Archive("pacs", "pacs", tuple(PACS_NAMES.split()))
+
+BENCHMARKS: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            name="cifar10",
+            summary="small photographs of 10 kinds of things, one domain, skewed labels",
+            classes=CIFAR10.classes,
+            domains=("cifar10",),
+            mean=transforms.CIFAR_MEAN,
+            std=transforms.CIFAR_STD,
+            net="moon-cnn",
+            partition=Dirichlet(clients=10, alpha=0.5),
+            notes=("cifar10: a subset, 8,000 of 50,000 to train and 2,000 of 10,000 to test",),
+            read=partial(_stored_parts, CIFAR10),
+        ),
+        Entry(
+            name="cifar100",
+            summary="small photographs of 100 kinds of things, one domain, skewed labels",
+            classes=CIFAR100.classes,
+            domains=("cifar100",),
+            mean=CIFAR100_MEAN,
+            std=CIFAR100_STD,
+            net="moon-resnet18",
+            partition=Dirichlet(clients=10, alpha=0.5),
+            notes=(
+                "cifar100: a subset, 2,000 images to train and 500 to test",
+                "cifar100: the split is not the official one",
+            ),
+            read=partial(_stored_parts, CIFAR100),
+        ),
+        Entry(
+            name="digits",
+            summary="digits from post, street numbers and type: mnist, usps, svhn, syn",
+            classes=DIGIT_NAMES,
+            domains=("mnist", "usps", "svhn", "syn"),
+            on_request=("mnistm",),
+            flip=False,  # a mirrored 2 or 5 is no digit
+            # Clients as in FedLSA. 1 % of the full training sets each, given as counts because
+            # svhn and mnistm are stored as subsets.
+            partition=Shares(
+                clients={"mnist": 1, "usps": 4, "svhn": 2, "syn": 3, "mnistm": 1},
+                samples={"mnist": 600, "usps": 72, "svhn": 732, "syn": 229, "mnistm": 590},
+            ),
+            notes=(
+                "svhn: a subset, 10,000 of 73,257 to train and 5,000 of 26,032 to test",
+                "svhn: cropped again from the full-number images",
+                "syn: re-made by protofed's renderer, not the images of the papers",
+                "mnistm: a subset, 7,500 of 59,001 to train and 2,500 of 9,001 to test",
+            ),
+            read=_digits,
+        ),
+        Entry(
+            name="digits-mini",
+            summary="digits in four styles, made on the spot; needs no data",
+            classes=DIGIT_NAMES,
+            domains=digits_mini.DOMAINS,
+            flip=False,
+            partition=Shares(
+                clients=dict.fromkeys(digits_mini.DOMAINS, 1),
+                samples=300,
+            ),
+            needs_data=False,
+            notes=("made by protofed for quick runs; no paper reports it",),
+            read=digits_mini.domain,
+        ),
+        Entry(
+            name="office-caltech",
+            summary="10 kinds of things in shops, on the web, by webcam and by good camera",
+            classes=OFFICE.classes,
+            domains=("caltech", "amazon", "webcam", "dslr"),
+            partition=Shares(
+                clients={"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4},
+                share=0.2,
+                repair=True,
+            ),
+            notes=("amazon: 10 of the 190 test images occur in the training part as well",),
+            read=_eight_of_ten,
+        ),
+        Entry(
+            name="pacs",
+            summary="7 kinds of things as photo, art, cartoon and sketch",
+            classes=PACS.classes,
+            domains=("photo", "art", "cartoon", "sketch"),
+            side=64,
+            # Not 0.3: four cartoon clients would need 1.2 of their domain, as none of them overlap.
+            partition=Shares(clients={"photo": 2, "art": 3, "cartoon": 4, "sketch": 1}, share=0.2),
+            notes=("a random 70/30 split of protofed's own, not the official lists",),
+            read=_seventy_thirty,
+        ),
+    )
+}

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from protofed.core.errors import ProtofedError
+from protofed.core.site import Dataset
+from protofed.data import catalog
+from protofed.data.benchmark import Domain
+from protofed.data.catalog import BENCHMARKS, load
+from protofed.data.partition import Dirichlet, Shares
+
+DIGITS = ("mnist", (60_000, 10_000)), ("usps", (7291, 2007)), ("svhn", (10_000, 5000))
+OFFICE = (("caltech", 899, 224), ("amazon", 768, 190), ("webcam", 237, 58), ("dslr", 127, 30))
+PACS = (("photo", 1169, 501), ("art", 1433, 615), ("cartoon", 1640, 704), ("sketch", 2750, 1179))
+SIZES = {  # domain: (train, test), as the papers or the files' own notes state them
+    "cifar10": {"cifar10": (8000, 2000)},
+    "cifar100": {"cifar100": (2000, 500)},
+    "digits": {**dict(DIGITS), "mnistm": (7500, 2500)},
+    "office-caltech": {domain: (train, test) for domain, train, test in OFFICE},
+    "pacs": {domain: (train, test) for domain, train, test in PACS},
+}
+FOLDERS = {name: name for name in SIZES} | {"office-caltech": "office_caltech10"}
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the real images."""
+    if not os.environ.get("PROTOFED_DATA"):
+        pytest.skip("needs the real images: set PROTOFED_DATA to their folder")
+    monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path))
+    return Path(os.environ["PROTOFED_DATA"])
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with a small art_painting.npz and dslr.npz; image i is filled with i."""
+    monkeypatch.setenv("PROTOFED_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "cache"))
+    for name, file in (("pacs", "art_painting.npz"), ("office-caltech", "dslr.npz")):
+        folder = tmp_path / "data" / FOLDERS[name]
+        folder.mkdir(parents=True)
+        x = np.broadcast_to(np.arange(23, dtype=np.uint8)[:, None, None, None], (23, 4, 4, 3))
+        np.savez(folder / file, x=x, y=np.arange(23, dtype=np.uint8) % 7)
+        digest = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+        meta = {"classes": BENCHMARKS[name].classes, "files": {file: {"sha256": digest}}}
+        (folder / "meta.json").write_text(json.dumps(meta))
+    return tmp_path
+
+
+def marks(part: Dataset) -> list[int]:
+    """The number that fills each image of a tiny data set."""
+    assert bool((part.images == part.images[:, :1, :1, :1]).all())
+    return part.images[:, 0, 0, 0].tolist()
+
+
+def counts(part: Dataset, classes: int) -> list[int]:
+    return torch.bincount(part.labels, minlength=classes).tolist()
+
+
+def check_parts(domain: Domain, side: int, classes: int) -> None:
+    for part in (domain.train, domain.test):
+        assert part.images.shape[:3] == (len(part), side, side)
+        assert part.images.shape[3] in (1, 3)
+        assert part.images.dtype == torch.uint8
+        assert part.labels.dtype == torch.int64
+        assert min(counts(part, classes)) > 0
+
+
+def test_benchmarks_stand_in_alphabetical_order_under_their_names() -> None:
+    assert list(BENCHMARKS) == sorted([*SIZES, "digits-mini"])
+    assert [entry.name for entry in BENCHMARKS.values()] == list(BENCHMARKS)
+
+
+def test_defaults_follow_the_papers() -> None:
+    classes = [len(set(entry.classes)) for entry in BENCHMARKS.values()]
+    assert classes == [10, 100, 10, 10, 10, 7]
+    assert {name for name, entry in BENCHMARKS.items() if entry.side != 32} == {"pacs"}
+    assert {name for name, e in BENCHMARKS.items() if not e.flip} == {"digits", "digits-mini"}
+    assert {name for name, e in BENCHMARKS.items() if not e.needs_data} == {"digits-mini"}
+    nets = [entry.net for entry in BENCHMARKS.values()]
+    assert nets == ["moon-cnn", "moon-resnet18", *["lsa-cnn"] * 4]
+
+
+def test_notes_about_a_domain_are_found_by_its_name() -> None:
+    digits = BENCHMARKS["digits"]
+    assert digits.note("svhn").startswith("a subset, 10,000 of 73,257")
+    assert digits.note("svhn").endswith("; cropped again from the full-number images")
+    assert digits.note("mnist") == ""
+
+
+def test_unknown_names_are_answered_with_a_hint() -> None:
+    with pytest.raises(ProtofedError, match="unknown benchmark 'pasc'; did you mean 'pacs'"):
+        load("pasc")
+    with pytest.raises(ProtofedError, match="'photos'; did you mean 'photo'"):
+        load("pacs", ("art", "photos"))
+    with pytest.raises(ProtofedError, match="known: mnist, usps, svhn, syn, mnistm"):
+        load("digits", ("dslr",))
+    with pytest.raises(ProtofedError, match="'art' is given twice"):
+        load("pacs", ("art", "photo", "art"))
+    with pytest.raises(ProtofedError, match="at least 1 pixel"):
+        load("pacs", side=0)
+
+
+def test_missing_data_is_told_by_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROTOFED_DATA", raising=False)
+    for name in SIZES:
+        with pytest.raises(ProtofedError, match=f"benchmark '{name}' reads real images"):
+            load(name)
+
+
+def test_office_puts_eight_of_ten_in_order_to_train(tiny: Path) -> None:
+    (domain,) = load("office-caltech", ("dslr",), side=4).domains
+    assert marks(domain.train) == [*range(8), *range(10, 18), 20, 21, 22]
+    assert marks(domain.test) == [8, 9, 18, 19]
+    assert domain.test.labels.tolist() == [8 % 7, 9 % 7, 18 % 7, 19 % 7]
+
+
+def test_pacs_splits_at_random_once_and_for_all(tiny: Path) -> None:
+    (domain,) = load("pacs", ("art",), side=4).domains
+    assert domain.name == "art"
+    train, test = marks(domain.train), marks(domain.test)
+    assert sorted(train + test) == list(range(23))
+    assert len(test) == 7  # 6.9, rounded up
+    assert train == sorted(train)
+    assert test != list(range(7))
+    assert domain.train.labels.tolist() == [mark % 7 for mark in train]
+    assert marks(load("pacs", ("art",), side=4).domains[0].test) == test
+
+
+def test_images_get_the_asked_side_or_the_default_one(tiny: Path) -> None:
+    (small,) = load("pacs", ("art",), side=8).domains
+    (usual,) = load("pacs", ("art",)).domains
+    assert small.train.images.shape == (16, 8, 8, 3)
+    assert usual.test.images.shape == (7, 64, 64, 3)
+    assert marks(usual.test) == marks(small.test)
+
+
+def test_domains_come_in_the_asked_order_with_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Dataset(torch.zeros(2, 5, 5, 1, dtype=torch.uint8), torch.tensor([0, 1]))
+
+    def read(domain: str) -> Domain:
+        return Domain(domain, part, part, f"{domain} by itself")
+
+    entry = replace(BENCHMARKS["digits"], read=read)
+    monkeypatch.setitem(catalog.BENCHMARKS, "digits", entry)
+    chosen = load("digits", ("mnistm", "usps")).domains
+    assert [domain.name for domain in chosen] == ["mnistm", "usps"]
+    assert chosen[0].note == entry.note("mnistm")
+    assert chosen[1].note == "usps by itself"
+    assert [d.name for d in load("digits").domains] == ["mnist", "usps", "svhn", "syn"]
+
+
+def test_default_partitions_know_just_the_chosen_domains() -> None:
+    digits = BENCHMARKS["digits"]
+    assert digits.partition_for() == Shares(
+        clients={"mnist": 1, "usps": 4, "svhn": 2, "syn": 3},
+        samples={"mnist": 600, "usps": 72, "svhn": 732, "syn": 229},
+    )
+    assert digits.partition_for(("mnistm", "usps")) == Shares(
+        clients={"mnistm": 1, "usps": 4}, samples={"mnistm": 590, "usps": 72}
+    )
+    assert BENCHMARKS["office-caltech"].partition_for(("dslr",)) == Shares(
+        clients={"dslr": 4}, share=0.2, repair=True
+    )
+    mini = BENCHMARKS["digits-mini"].partition_for(("print",))
+    assert mini == Shares(clients={"print": 1}, samples=300)
+    assert BENCHMARKS["cifar100"].partition_for() == Dirichlet(clients=10, alpha=0.5)
+    with pytest.raises(ProtofedError, match="unknown domain of digits 'photo'"):
+        digits.partition_for(("photo",))
+
+
+@pytest.mark.parametrize("name", ["digits", "office-caltech", "pacs"])
+def test_default_partitions_fit_their_domains(name: str) -> None:
+    known, entry = {"syn": (10_000, 2_000)} | SIZES[name], BENCHMARKS[name]
+    everything = entry.domains + entry.on_request
+    rule = entry.partition_for(everything)
+    for domain, clients in rule.spread(everything).items():
+        labels = np.arange(known[domain][0]) % len(entry.classes)
+        hands = rule.deal(labels, clients, domain, np.random.default_rng(0))
+        assert len(hands) == clients >= 1
+        assert len(np.unique(np.concatenate(hands))) == sum(map(len, hands))
+
+
+def test_digits_mini_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROTOFED_DATA", raising=False)
+    monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path))
+    benchmark = load("digits-mini", ("optical",))
+    assert benchmark.classes == tuple("0123456789")
+    check_parts(benchmark.domains[0], side=32, classes=10)
+
+
+def test_import_is_light() -> None:
+    code = "import sys, protofed.data.catalog; print({'sklearn', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", list(SIZES))
+def test_real_data_has_the_sizes_of_the_papers(name: str, data: Path) -> None:
+    entry = BENCHMARKS[name]
+    for domain in load(name, tuple(SIZES[name])).domains:
+        assert (len(domain.train), len(domain.test)) == SIZES[name][domain.name]
+        check_parts(domain, entry.side, len(entry.classes))
+
+
+@pytest.mark.parametrize("name", list(SIZES))
+def test_real_classes_are_counted_as_their_notes_say(name: str, data: Path) -> None:
+    files = json.loads((data / FOLDERS[name] / "meta.json").read_text())["files"]
+    for domain in SIZES[name]:
+        stated = files[f"{'art_painting' if domain == 'art' else domain}.npz"]["counts"]
+        _, train, test, _ = BENCHMARKS[name].read(domain)
+        found = [counts(part, len(BENCHMARKS[name].classes)) for part in (train, test)]
+        if "per_class" in stated:  # the split is ours
+            assert np.add(found[0], found[1]).tolist() == stated["per_class"]
+        else:
+            assert found == [stated["train_per_class"], stated["test_per_class"]]
+
+
+def test_real_office_and_pacs_are_stored_by_class_then_file(data: Path) -> None:
+    for path in [*(data / "office_caltech10").glob("*.npz"), *(data / "pacs").glob("*.npz")]:
+        with np.load(path) as stored:
+            names = [tuple(name.split("/")) for name in stored["names"].tolist()]
+        assert names == sorted(names)
+
+
+@pytest.mark.parametrize(("name", "domain"), [("office-caltech", "webcam"), ("pacs", "photo")])
+def test_real_splits_lose_and_repeat_nothing(name: str, domain: str, data: Path) -> None:
+    with np.load(data / FOLDERS[name] / f"{domain}.npz") as stored:
+        everything = sorted(image.tobytes() for image in stored["x"])
+    _, train, test, _ = BENCHMARKS[name].read(domain)
+    both = [image.numpy().tobytes() for image in torch.cat([train.images, test.images])]
+    assert sorted(both) == everything
+    assert not set(both[: len(train)]) & set(both[len(train) :])
+
+
+def test_real_amazon_has_the_repeated_images_that_its_note_tells_of(data: Path) -> None:
+    _, train, test, note = load("office-caltech", ("amazon",), side=64).domains[0]
+    seen = {image.numpy().tobytes() for image in train.images}
+    repeated = sum(image.numpy().tobytes() in seen for image in test.images)
+    assert f"{repeated} of the {len(test)} test images" in note
