@@ -1,0 +1,52 @@
+"""FedBN: batch normalisation stays at home (Li et al., ICLR 2021, Algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from protofed.core.message import Message
+from protofed.core.method import About, Global, Method
+from protofed.core.model import Model, Net
+from protofed.core.site import Site, Step
+
+
+@dataclass(frozen=True)
+class FedBN(Method[Global, Model]):
+    """Federated averaging of all but the batch-norm layers, which each client keeps."""
+
+    about: ClassVar[About] = About(
+        label="FedBN",
+        title="FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
+        venue="ICLR",
+        year=2021,
+        link="arXiv:2102.07623",
+    )
+
+    @property
+    def personal(self) -> bool:
+        return True
+
+    def init_server(self, site: Site) -> Global:
+        return Global(site.fresh().without(*norms(site.net)))
+
+    def init_client(self, site: Site) -> Model:
+        return site.fresh().only(*norms(site.net))
+
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        mine = replace(inbox, model=inbox.model | state)
+        reply, _ = super().train(site, mine, state, step)
+        private = norms(site.net)
+        return replace(reply, model=reply.model.without(*private)), reply.model.only(*private)
+
+    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+        return site.look(inbox.model | state, x).logits
+
+
+def norms(net: Net) -> list[str]:
+    """The module paths of a net's batch-norm layers."""
+    return [path for path, module in net.named_modules() if isinstance(module, _BatchNorm)]

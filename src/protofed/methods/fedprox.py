@@ -1,0 +1,40 @@
+"""FedProx: keep local training near the global model (Li et al., MLSys 2020, Eq. 2)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core.message import Message
+from protofed.core.method import About, Method
+from protofed.core.model import Model
+from protofed.core.site import Batch, Site
+from protofed.ops.losses import proximal
+
+RETHINK_FACTOR = 0.01  # RethinkFL multiplies mu by this, unsaid
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """Federated averaging with (mu / 2) ||w - w_global||^2 added to each client's loss."""
+
+    about: ClassVar[About] = About(
+        label="FedProx",
+        title="Federated Optimization in Heterogeneous Networks",
+        venue="MLSys",
+        year=2020,
+        link="arXiv:1812.06127",
+    )
+
+    mu: float = Field(default=0.01, ge=0, description="mu: weight of the proximal term")
+    rethink_factor: bool = Field(
+        default=False, description="use mu / 100, as the code behind FPL's tables does"
+    )
+
+    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
+        mu = self.mu * RETHINK_FACTOR if self.rethink_factor else self.mu
+        task = super().loss(site, inbox, state, model, batch)
+        return task + mu * proximal(model, inbox.model)

@@ -1,0 +1,1 @@
+"""Parts that two or more methods share: pure functions, no state."""
