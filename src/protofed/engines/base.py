@@ -1,0 +1,29 @@
+"""What the runner asks of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from protofed.core.message import Message
+from protofed.core.site import ClientId, Dataset, Step
+from protofed.core.tally import Tally
+
+
+class Engine(Protocol):
+    """Carries messages to the clients and back, and holds what the clients keep private."""
+
+    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+        """Let each addressed client train; the replies stand in the order of `inboxes`."""
+
+    def score(
+        self, inbox: Message, tests: Mapping[str, Dataset]
+    ) -> dict[ClientId, dict[str, Tally]]:
+        """Every client's own model on every test set, without touching any state."""
+
+    def save(self, folder: Path) -> None:
+        """Write the private states of all clients into a folder."""
+
+    def load(self, folder: Path) -> None:
+        """Take the private states back from a folder that `save` wrote."""
