@@ -1,0 +1,8 @@
+"""Checks for methods: ours, and those of users."""
+
+from __future__ import annotations
+
+from protofed.testing.checks import BrokenMethodError, check_method
+from protofed.testing.toy import toy_sites
+
+__all__ = ["BrokenMethodError", "check_method", "toy_sites"]

@@ -1,0 +1,203 @@
+"""`check_method`: what every method must hold, whoever wrote it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import C, Method, S
+from protofed.core.pack import pack, unpack
+from protofed.core.site import ClientId, Site, Step
+from protofed.core.threads import torch_threads
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import Mail, play_round
+from protofed.testing.toy import toy_sites
+
+ROUNDS = 4
+
+
+class BrokenMethodError(AssertionError):
+    """A method does not hold what the contract asks; says what, and what to do."""
+
+
+class AuditEngine(LocalEngine[S, C]):
+    """Packs and unpacks every message, as a network would; notes inputs that `train` changed."""
+
+    def __init__(self, method: Method[S, C], sites: Mapping[ClientId, Site]):
+        super().__init__(method, sites)
+        self.changed: set[str] = set()
+
+    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+        arrived: dict[ClientId, Message] = {c: unpack(pack(m)) for c, m in inboxes.items()}
+        before = {c: (pack(arrived[c]), pack(self.state(c)), self.state(c)) for c in arrived}
+        replies = super().exchange(arrived, step)
+        for client, (inbox, packed, state) in before.items():
+            if pack(arrived[client]) != inbox:
+                self.changed.add("train() changed its inbox")
+            if pack(state) != packed:
+                self.changed.add("train() changed the state that it was given")
+        return {c: unpack(pack(m)) for c, m in replies.items()}
+
+
+class Trial(Generic[S, C]):
+    """A method on the toy federation; each check is one method that yields what is broken."""
+
+    def __init__(self, method: Method[S, C]):
+        self.method = method
+        self.site, self.sites = toy_sites(method)
+        self.everyone = sorted(self.sites)
+        self.engine = LocalEngine(method, self.sites)
+        self.sent: list[Message] = []
+        self.received: list[Message] = []
+        self.server = self.play(self.engine, tell=self._listen)
+
+    def _listen(self, sent: Mail, received: Mail) -> None:
+        self.sent += sent.values()
+        self.received += received.values()
+
+    def play(
+        self,
+        engine: LocalEngine[S, C],
+        server: S | None = None,
+        rounds: Iterable[int] = range(ROUNDS),
+        who: Callable[[int], Sequence[ClientId]] | None = None,
+        tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+    ) -> S:
+        """Some rounds with an engine's method, from a server state or from the start."""
+        method = engine.method
+        now = method.init_server(self.site) if server is None else server
+        for number in rounds:
+            chosen = self.everyone if who is None else who(number)
+            now = play_round(method, self.site, now, engine, chosen, Step(number, ROUNDS), tell)
+        return now
+
+    def same(self, server: S, engine: LocalEngine[S, C]) -> bool:
+        """Whether a second run ended as the first: server and every client, bit for bit."""
+        mine, theirs = (dict(sorted(e.states.items())) for e in (self.engine, engine))
+        return tree.equal(self.server, server) and tree.equal(mine, theirs)
+
+    def finite(self) -> Iterator[str]:
+        for where, state in (("server", self.server), ("client", self.engine.states)):
+            if not all(leaf.isfinite().all() for leaf in tree.leaves(state)):
+                yield f"the {where} state holds NaN or infinity (a class absent at a client?)"
+
+    def pure_train_and_wire(self) -> Iterator[str]:
+        engine = AuditEngine(self.method, self.sites)
+        server = self.play(engine)
+        yield from sorted(engine.changed)
+        if not engine.changed and not self.same(server, engine):
+            yield "another result when messages are serialised: something travels beside Message"
+
+    def pure_server(self) -> Iterator[str]:
+        method, site, server = self.method, self.site, self.server
+        before, step = pack(server), Step(ROUNDS, ROUNDS + 1)
+        inboxes = method.send(site, server, self.everyone, step)
+        replies = self.engine_copy().exchange(inboxes, step)
+        letters = pack(dict(replies))
+        if method.legs == 1:
+            method.merge(site, server, replies, step)
+        state = self.engine.state(self.everyone[0])
+        private = pack(state)
+        for batch in self.sites[0].scan(self.sites[0].train):
+            method.predict(self.sites[0], method.publish(server), state, batch.x)
+        if pack(server) != before:
+            yield "send(), merge(), publish() or predict() changed the server state it was given"
+        if pack(dict(replies)) != letters:
+            yield "merge() changed the replies it was given"
+        if pack(state) != private:
+            yield "predict() changed the client state it was given"
+
+    def engine_copy(self) -> LocalEngine[S, C]:
+        """An engine that stands where the first run ended, sharing no memory with it."""
+        engine = LocalEngine(self.method, self.sites)
+        engine.states = tree.clone(self.engine.states)
+        return engine
+
+    def order_of_clients(self) -> Iterator[str]:
+        engine = LocalEngine(self.method, self.sites, order=lambda c: sorted(c, reverse=True))
+        if not self.same(self.play(engine), engine):
+            yield "the order in which clients run changes the result: draw from site.rng(...)"
+
+    def resume(self) -> Iterator[str]:
+        half = ROUNDS // 2
+        first = LocalEngine(dataclasses.replace(self.method), self.sites)
+        server = self.play(first, rounds=range(half))
+        with tempfile.TemporaryDirectory() as folder:
+            first.save(Path(folder))
+            second = LocalEngine(dataclasses.replace(self.method), self.sites)
+            second.load(Path(folder))
+        saved: S = unpack(pack(server))
+        if not self.same(self.play(second, saved, range(half, ROUNDS)), second):
+            yield (
+                "save, load and continue differs from an unbroken run: "
+                "state must live in the server state, the client state or the message"
+            )
+
+    def partial_participation(self) -> Iterator[str]:
+        def two(number: int) -> list[ClientId]:
+            return sorted({number % len(self.everyone), (number + 1) % len(self.everyone)})
+
+        try:
+            server = self.play(LocalEngine(self.method, self.sites), who=two)
+            self.play(LocalEngine(self.method, self.sites), rounds=range(1), who=lambda _: [0])
+        except Exception as fault:
+            yield f"fails when only some clients take part: {fault!r}"
+        else:
+            if not all(leaf.isfinite().all() for leaf in tree.leaves(server)):
+                yield "NaN or infinity when only some clients take part"
+
+    def client_state_moves(self) -> Iterator[str]:
+        for client, site in self.sites.items():
+            start = self.method.init_client(site)
+            if start is not None and tree.equal(start, self.engine.states[client]):
+                yield f"client {client}'s state never moves: return the new one from train()"
+                return
+
+    def bytes_as_documented(self) -> Iterator[str]:
+        about = self.method.about
+        for name, messages, told in (
+            ("up", self.received, about.up),
+            ("down", self.sent, about.down),
+        ):
+            found = {part for message in messages for part in message.parts}
+            if found != set(told):
+                yield (
+                    f"about.{name} says {sorted(told) or 'nothing'}, "
+                    f"but {sorted(found) or 'nothing'} travelled"
+                )
+
+    def own_randomness(self) -> Iterator[str]:
+        before = torch.get_rng_state()
+        self.play(LocalEngine(self.method, self.sites), rounds=range(1))
+        if not torch.equal(before, torch.get_rng_state()):
+            yield "draws from torch's global generator: use site.rng(...meaning...)"
+
+
+CHECKS: tuple[Callable[[Trial[Any, Any]], Iterator[str]], ...] = (
+    Trial.finite,
+    Trial.pure_train_and_wire,
+    Trial.pure_server,
+    Trial.order_of_clients,
+    Trial.resume,
+    Trial.partial_participation,
+    Trial.client_state_moves,
+    Trial.bytes_as_documented,
+    Trial.own_randomness,
+)
+
+
+def check_method(method: Method[S, C]) -> None:
+    """Run a method through all checks on a toy federation; every fault found is raised at once."""
+    with torch_threads(1):
+        trial = Trial(method)
+        faults = [fault for check in CHECKS for fault in check(trial)]
+    if faults:
+        lines = "\n  - ".join(faults)
+        raise BrokenMethodError(f"{type(method).__name__} breaks the contract:\n  - {lines}")

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from protofed.core import tree
+from protofed.core.site import Step
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import play_round
+from protofed.methods.fedavg import FedAvg
+from protofed.methods.local import Local
+from protofed.testing import toy_sites
+
+
+def test_nothing_travels() -> None:
+    site, sites = toy_sites(Local())
+    method = Local()
+    inboxes = method.send(site, method.init_server(site), sorted(sites), Step(0, 1))
+    replies = LocalEngine(method, sites).exchange(inboxes, Step(0, 1))
+    assert all(m.parts == {} for m in (*inboxes.values(), *replies.values()))
+
+
+def test_each_client_is_a_federation_of_one() -> None:
+    site, sites = toy_sites(Local())
+    alone = LocalEngine(Local(), sites)
+    server = Local().init_server(site)
+    for number in range(2):
+        server = play_round(Local(), site, server, alone, sorted(sites), Step(number, 2))
+    for client in sites:
+        engine = LocalEngine(FedAvg(), sites)
+        together = FedAvg().init_server(site)
+        for number in range(2):
+            together = play_round(FedAvg(), site, together, engine, [client], Step(number, 2))
+        assert tree.equal(alone.states[client], together.model)

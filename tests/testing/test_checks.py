@@ -1,0 +1,133 @@
+"""`check_method` must catch the slips that public code bases really make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import About, AnyMethod, Global, Method
+from protofed.core.model import Model
+from protofed.core.site import Batch, Site, Step
+from protofed.testing import BrokenMethodError, check_method
+
+ABOUT = About(label="Broken", title="A method with a slip")
+seen: dict[int, int] = {}
+
+
+@dataclass(frozen=True)
+class TrainingTeacher(Method):
+    """Runs its teacher in training mode, which moves the batch-norm buffers of the inbox."""
+
+    about: ClassVar[About] = ABOUT
+
+    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            site.run(inbox.model, batch.x)
+        return super().loss(site, inbox, state, model, batch)
+
+
+@dataclass(frozen=True)
+class GlobalRandomness(Method):
+    """Draws from torch's global generator."""
+
+    about: ClassVar[About] = ABOUT
+
+    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
+        noisy = batch._replace(x=batch.x + 0.1 * torch.randn_like(batch.x))
+        return super().loss(site, inbox, state, model, noisy)
+
+
+@dataclass(frozen=True)
+class HiddenState(Method):
+    """Counts rounds in a module's variable instead of a state."""
+
+    about: ClassVar[About] = ABOUT
+
+    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+        seen[site.id] = seen.get(site.id, 0) + 1
+        reply, _ = super().train(site, inbox, state, step)
+        return replace(reply, size=reply.size + 100 * seen[site.id] * (site.id == 0)), None
+
+
+@dataclass(frozen=True)
+class Forgetful(Method[Global, dict[str, Tensor]]):
+    """Computes a new client state as SCAFFOLD does, and drops it."""
+
+    about: ClassVar[About] = ABOUT
+
+    def init_client(self, site: Site) -> dict[str, Tensor]:
+        return tree.map(torch.zeros_like, site.fresh().weights)
+
+    def train(
+        self, site: Site, inbox: Message, state: dict[str, Tensor], step: Step
+    ) -> tuple[Message, dict[str, Tensor]]:
+        reply, _ = super().train(site, inbox, state, step)
+        tree.map(torch.sub, inbox.model.weights, reply.model.weights)
+        return reply, state
+
+
+@dataclass(frozen=True)
+class Secretive(Method):
+    """Sends more than it says."""
+
+    about: ClassVar[About] = ABOUT
+
+    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+        reply, _ = super().train(site, inbox, state, step)
+        return replace(reply, extras={"histogram": torch.bincount(site.train.labels)}), None
+
+
+@dataclass(frozen=True)
+class InPlaceMerge(Method):
+    """Averages into the first reply's own tensors."""
+
+    about: ClassVar[About] = ABOUT
+
+    def merge(
+        self, site: Site, server: Global, replies: Mapping[int, Message], step: Step
+    ) -> Global:
+        first, *rest = replies.values()
+        for reply in rest:
+            for name, weight in first.model.weights.items():
+                weight.add_(reply.model.weights[name])
+        for weight in first.model.weights.values():
+            weight.div_(len(replies))
+        return Global(first.model)
+
+
+@dataclass(frozen=True)
+class NeedsEverybody(Method):
+    """Assumes that client 3 always replies."""
+
+    about: ClassVar[About] = ABOUT
+
+    def merge(
+        self, site: Site, server: Global, replies: Mapping[int, Message], step: Step
+    ) -> Global:
+        return Global(replies[3].model)
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        (TrainingTeacher(), "changed its inbox"),
+        (GlobalRandomness(), "global generator"),
+        (HiddenState(), "save, load and continue"),
+        (Forgetful(), "state never moves"),
+        (Secretive(), "histogram"),
+        (InPlaceMerge(), "changed the replies"),
+        (NeedsEverybody(), "only some clients"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Method) else "",
+)
+def test_a_slip_is_caught_and_named(method: AnyMethod, fault: str) -> None:
+    with pytest.raises(BrokenMethodError, match=fault):
+        check_method(method)
