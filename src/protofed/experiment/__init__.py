@@ -1,0 +1,1 @@
+"""From a spec to a folder of scores: the federation is built, run, scored and recorded."""

@@ -1,0 +1,156 @@
+"""From a stranger's TOML, dict or flags to an Experiment, or to lines that say what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from protofed.core.errors import ProtofedError, did_you_mean
+from protofed.core.method import AnyMethod
+from protofed.core.training import Training
+from protofed.data.partition import RULES
+from protofed.experiment.spec import Data, Experiment
+from protofed.methods import METHODS
+from protofed.methods.fedavg import FedAvg
+
+MOST_BYTES = 1 << 20  # no honest spec is larger
+MOST_LINES = 5
+
+Raw = dict[str, Any]
+
+
+def read_toml(path: Path) -> Raw:
+    """The tables of a TOML file as plain data."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ProtofedError(f"{path}: larger than 1 MiB, so hardly a spec")
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except tomllib.TOMLDecodeError as fault:
+        raise ProtofedError(f"{path}: not valid TOML: {fault}") from fault
+    except (UnicodeDecodeError, RecursionError) as fault:
+        raise ProtofedError(f"{path}: not readable as TOML text: {fault}") from fault
+    except OSError as fault:
+        raise ProtofedError(f"{path}: {fault.strerror}") from fault
+
+
+def set_field(raw: Raw, assignment: str) -> Raw:
+    """Apply one ``section.field=value``; the value is read as TOML, or as text if it is none."""
+    path, equals, text = assignment.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise ProtofedError(f"--set {assignment}: write section.field=value")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    return _put(raw, keys, value)
+
+
+def _put(raw: Raw, keys: list[str], value: object) -> Raw:
+    """A copy of `raw` with a value at a path; a bare name on the way becomes a section."""
+    first, *rest = keys
+    if not rest:
+        return {**raw, first: value}
+    inner = raw.get(first, {})
+    section = {"name": inner} if isinstance(inner, str) else inner
+    if not isinstance(section, dict):
+        raise ProtofedError(f"{first} is a value, not a section: '{'.'.join(keys)}' has no meaning")
+    return {**raw, first: _put(section, rest, value)}
+
+
+def choose(raw: Raw, section: str, name: str) -> Raw:
+    """Name the method or the data set, dropping what was said about another one."""
+    given = raw.get(section)
+    fields = given if isinstance(given, dict) and given.get("name", name) == name else {}
+    return {**raw, section: {**fields, "name": name}}
+
+
+def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
+    """Check plain data and complete it; every fault found is told at once."""
+    given, faults = dict(raw), []
+    method: AnyMethod = FedAvg()
+    try:
+        method = method_from(given.get("method", "fedavg"))
+    except ProtofedError as fault:
+        faults += str(fault).splitlines()
+    if isinstance(given.get("data"), str):
+        given["data"] = {"name": given["data"]}
+    try:
+        made = Experiment.model_validate({**given, "method": method})
+    except ValidationError as fault:
+        faults += explain(fault)
+    if faults:
+        raise ProtofedError(_short(f"{source}: {line}" if source else line for line in faults))
+    return made
+
+
+def method_from(given: object) -> AnyMethod:
+    """A method from its name, or from a table with a name and hyperparameters."""
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, Mapping):
+        raise ProtofedError(f"method: give a name or a table with a name, got {given!r}")
+    fields = dict(table)
+    name = fields.pop("name", "fedavg")
+    if not isinstance(name, str) or name not in METHODS:
+        raise ProtofedError(f"method: {_unknown(str(name), METHODS)}")
+    try:
+        return TypeAdapter(METHODS[name]).validate_python(fields)
+    except ValidationError as fault:
+        known = [field.name for field in dataclasses.fields(METHODS[name])]
+        raise ProtofedError("\n".join(explain(fault, ("method",), known))) from fault
+
+
+def explain(
+    fault: ValidationError, where: tuple[str, ...] = (), known: Iterable[str] = ()
+) -> list[str]:
+    """One line for each fault: field, what was given, what is allowed."""
+    lines = []
+    for error in fault.errors():
+        path = [*where, *(str(step) for step in error["loc"] if step not in RULES)]
+        kind, given, name = error["type"], error["input"], ".".join(path)
+        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+            lines.append(f"{name}: no such field{_known_fields(path, list(known))}")
+        elif kind == "unknown_name":
+            lines.append(f"{name}: {_unknown(**error['ctx'])}")
+        elif kind in ("missing", "missing_argument"):
+            lines.append(f"{name}: is required")
+        elif kind != "default_factory_not_called":
+            message = error["msg"].removeprefix("Value error, ")
+            lines.append(f"{name}: {message[0].lower()}{message[1:]}, got {_brief(given)}")
+    return lines
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    return f"unknown name '{name}'{did_you_mean(name, names)} (known: {', '.join(names)})"
+
+
+def _known_fields(path: list[str], known: list[str]) -> str:
+    """The hint for a field that does not exist: the nearest one, and all there are."""
+    if not known:
+        rules = [field.name for rule in RULES.values() for field in dataclasses.fields(rule)]
+        sections = {
+            "data": list(Data.model_fields),
+            "training": [field.name for field in dataclasses.fields(Training)],
+            "partition": list(dict.fromkeys(rules)),
+        }
+        known = sections.get(path[0], []) if len(path) > 1 else list(Experiment.model_fields)
+    return f"{did_you_mean(path[-1], known)} (known: {', '.join(known) or 'none'})"
+
+
+def _brief(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _short(lines: Iterable[str]) -> str:
+    shown = list(lines)
+    if len(shown) > MOST_LINES:
+        rest = len(shown) - MOST_LINES + 1
+        shown = [*shown[: MOST_LINES - 1], f"... and {rest} more faults"]
+    return "\n".join(shown)

@@ -1,0 +1,122 @@
+"""The run folder: all that a run leaves behind, in files that any tool can read.
+
+spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  checkpoints/  done
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.core.errors import ProtofedError
+from protofed.core.method import Global
+from protofed.core.pack import pack, unpack
+from protofed.engines.base import Engine
+from protofed.experiment.disk import sha256, sync_folder, write_json, write_whole
+from protofed.experiment.spec import Experiment
+
+KEEP = 2  # checkpoints; the one before the newest is the fallback
+
+
+class Checkpoint(NamedTuple):
+    """The state after `round` finished rounds."""
+
+    round: int
+    folder: Path
+
+
+class RunDir:
+    """One experiment's folder; lines are appended, everything else is replaced whole."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rounds, self.scores = path / "rounds.jsonl", path / "scores.jsonl"
+        self.done, self.checkpoints = path / "done", path / "checkpoints"
+
+    def check(self, experiment: Experiment) -> None:
+        """Stop if the folder holds something else than this experiment; write nothing."""
+        spec = self.path / "spec.json"
+        if spec.exists():
+            found = read_json(spec).get("digest", "")
+            if found != experiment.digest:
+                raise ProtofedError(
+                    f"{self.path} holds another experiment (digest {found[:12]}, "
+                    f"not {experiment.digest[:12]}): choose another --out"
+                )
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ProtofedError(f"{self.path} is not an empty folder: choose another --out")
+
+    def open(self, experiment: Experiment) -> None:
+        """Make the folder, unless this experiment was begun in it before."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.write("spec.json", {"digest": experiment.digest, **experiment.plain()})
+        except OSError as fault:
+            raise ProtofedError(f"cannot write to {self.path}: {fault.strerror}") from fault
+
+    def clear(self) -> None:
+        """Forget what an earlier run of this experiment left."""
+        for file in (self.done, self.rounds, self.scores):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def write(self, name: str, content: object) -> None:
+        """Write plain data as a JSON file of the folder."""
+        write_json(self.path / name, content)
+
+    def append(self, file: Path, line: dict[str, Any]) -> None:
+        """Add one line to a JSON Lines file."""
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def lines(self, file: Path) -> list[dict[str, Any]]:
+        """The lines of a JSON Lines file; none if it is not there yet."""
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def rewind(self, finished: int) -> None:
+        """Drop the lines of rounds that the checkpoint to go on from does not know."""
+        for file in (self.rounds, self.scores):
+            kept = [line for line in self.lines(file) if line["round"] <= finished]
+            write_whole(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def save(self, finished: int, server: Global, engine: Engine) -> None:
+        """Write a checkpoint beside the others, then drop all but the newest."""
+        made = self.checkpoints / f".round-{finished:05d}.tmp"
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        write_whole(made / "server.safetensors", pack(server))
+        engine.save(made)
+        files = {file.name: sha256(file) for file in sorted(made.iterdir())}
+        write_json(made / "manifest.json", {"round": finished, "sha256": files})
+        final = self.checkpoints / f"round-{finished:05d}"
+        shutil.rmtree(final, ignore_errors=True)
+        made.rename(final)
+        sync_folder(self.checkpoints)
+        for old in sorted(self.checkpoints.glob("round-*"))[:-KEEP]:
+            shutil.rmtree(old)
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint whose files are all as they were written."""
+        for folder in sorted(self.checkpoints.glob("round-*"), reverse=True):
+            manifest = folder / "manifest.json"
+            if manifest.exists():
+                content = read_json(manifest)
+                if all(sha256(folder / name) == sum_ for name, sum_ in content["sha256"].items()):
+                    return Checkpoint(content["round"], folder)
+        return None
+
+
+def load_server(checkpoint: Checkpoint) -> Any:
+    """The server state that a checkpoint holds."""
+    return unpack((checkpoint.folder / "server.safetensors").read_bytes())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        return content
+    except (OSError, ValueError) as fault:
+        raise ProtofedError(f"{path} cannot be read: {fault}") from fault

@@ -1,0 +1,150 @@
+"""The only loop: rounds, legs, sampling, scoring and checkpoints, the same for every method."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Generic, NamedTuple
+
+import torch
+
+from protofed.core.method import C, Method, S
+from protofed.core.rng import rng
+from protofed.core.site import ClientId, Step
+from protofed.core.threads import torch_threads
+from protofed.data.partition import to_json
+from protofed.engines.base import Engine
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import Mail, play_round
+from protofed.experiment.evaluate import evaluate
+from protofed.experiment.federation import assemble
+from protofed.experiment.result import Result, read_result
+from protofed.experiment.rundir import RunDir, load_server
+from protofed.experiment.spec import Experiment, method_name
+
+
+class Progress(NamedTuple):
+    """How far a run is: rounds finished, the newest mean accuracy, the time it may still take."""
+
+    round: int
+    rounds: int
+    mean: float | None
+    seconds_left: float
+
+
+Watch = Callable[[Progress], None]
+
+
+def run(
+    experiment: Experiment,
+    out: Path | str | None = None,
+    watch: Watch = lambda progress: None,
+    again: bool = False,
+) -> Result:
+    """Run an experiment into a folder, or go on with it, or read it if it is finished already."""
+    folder = RunDir(Path(out) if out else default_folder(experiment))
+    folder.check(experiment)
+    if again:
+        folder.clear()
+    if not folder.done.exists():
+        with torch_threads(experiment.threads):
+            Run(experiment, experiment.method, folder).play(watch)
+    return read_result(folder)
+
+
+def default_folder(experiment: Experiment) -> Path:
+    """Where a run goes that was given no folder."""
+    name = f"{method_name(experiment.method)}-{experiment.data.name}-{experiment.digest[:8]}"
+    return Path("runs") / name
+
+
+class Run(Generic[S, C]):
+    """One experiment on its way from the newest checkpoint, or from the start, to `done`."""
+
+    def __init__(self, experiment: Experiment, method: Method[S, C], folder: RunDir):
+        self.experiment, self.method, self.folder = experiment, method, folder
+        self.federation = assemble(experiment)
+        self.engine: Engine = LocalEngine(method, self.federation.sites)
+
+    def play(self, watch: Watch) -> None:
+        """All rounds that are still to do; `watch` is told after each."""
+        began, total = time.monotonic(), self.experiment.rounds
+        self.folder.open(self.experiment)
+        self.folder.write("env.json", environment())
+        parts = to_json(self.federation.parts, self.federation.benchmark)
+        self.folder.write("partition.json", parts)
+        server, first = self._restore()
+        mean: float | None = None
+        for number in range(first, total):
+            server = self._round(server, number)
+            finished = number + 1
+            if finished % self.experiment.evaluate_every == 0 or finished == total:
+                mean = self._score(server, finished)
+            pace = (time.monotonic() - began) / (finished - first)
+            watch(Progress(finished, total, mean, pace * (total - finished)))
+        self._finish(time.monotonic() - began)
+
+    def _restore(self) -> tuple[S, int]:
+        """The state to go on from, and the number of rounds behind it."""
+        checkpoint = self.folder.newest()
+        if checkpoint is None:
+            self.folder.rewind(0)
+            return self.method.init_server(self.federation.server), 0
+        self.folder.rewind(checkpoint.round)
+        self.engine.load(checkpoint.folder)
+        server: S = load_server(checkpoint)
+        return server, checkpoint.round
+
+    def _round(self, server: S, number: int) -> S:
+        """One round, with a line on what travelled and how the clients' losses stand."""
+        began = time.monotonic()
+        who = participants(self.experiment, list(self.federation.sites), number)
+        line = {"round": number + 1, "bytes_up": 0, "bytes_down": 0}
+        losses: dict[str, float | None] = {}
+
+        def tell(sent: Mail, received: Mail) -> None:
+            line["bytes_down"] += traffic(sent)
+            line["bytes_up"] += traffic(received)
+            losses.update({str(c): reply.metrics.get("loss") for c, reply in received.items()})
+
+        step = Step(number, self.experiment.rounds)
+        site = self.federation.server
+        server = play_round(self.method, site, server, self.engine, who, step, tell)
+        seconds = round(time.monotonic() - began, 3)
+        self.folder.append(self.folder.rounds, {**line, "loss": losses, "seconds": seconds})
+        return server
+
+    def _score(self, server: S, finished: int) -> float | None:
+        """Score and keep the state after some finished rounds; the mean over domains."""
+        scored = evaluate(finished, self.method, server, self.federation, self.engine)
+        self.folder.append(self.folder.scores, scored.plain())
+        self.folder.save(finished, server, self.engine)
+        return scored.scores.mean
+
+    def _finish(self, seconds: float) -> None:
+        notices = self.federation.notices
+        done = {"digest": self.experiment.digest, "seconds": round(seconds, 1), "notices": notices}
+        self.folder.write("done", done)
+
+
+def participants(
+    experiment: Experiment, clients: Sequence[ClientId], number: int
+) -> list[ClientId]:
+    """Who takes part in a round: a share of the clients, drawn from the round's own stream."""
+    count = max(1, round(experiment.participation * len(clients)))
+    drawn = torch.randperm(len(clients), generator=rng(experiment.seed, "participants", number))
+    return sorted(clients[i] for i in drawn[:count].tolist())
+
+
+def traffic(messages: Mail) -> int:
+    """The bytes of the tensors in some messages."""
+    return sum(sum(message.parts.values()) for message in messages.values())
+
+
+def environment() -> dict[str, str]:
+    """The versions and the machine behind a run."""
+    packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
+    return {"python": platform.python_version(), **packages, "platform": platform.platform()}

@@ -1,0 +1,143 @@
+"""The spec: everything that decides a run's numbers, complete, frozen and named by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError, to_jsonable_python
+
+from protofed.core.method import AnyMethod, Method
+from protofed.core.training import Training
+from protofed.data.catalog import BENCHMARKS
+from protofed.data.partition import Partition
+from protofed.methods import METHODS
+from protofed.methods.fedavg import FedAvg
+from protofed.nets import NETS
+
+ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
+
+
+def method_name(method: AnyMethod) -> str:
+    """The command-line name of a method; for one that is not ours, its class name."""
+    for name, known in METHODS.items():
+        if type(method) is known:
+            return name
+    return type(method).__name__
+
+
+def describe_method(method: AnyMethod) -> dict[str, Any]:
+    """A method as plain data: its name and its hyperparameters."""
+    return {"name": method_name(method), **to_jsonable_python(method)}
+
+
+def unknown(name: str, known: Iterable[str]) -> PydanticCustomError:
+    """The fault of a name that is not among the known ones; it carries both for the message."""
+    return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
+
+
+def one_of(known: Mapping[str, object]) -> AfterValidator:
+    """A check that a text is one of the known names."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise unknown(name, known)
+        return name
+
+    return AfterValidator(check)
+
+
+def of_benchmark(field: str, ge: int | None = None, le: int | None = None) -> Any:
+    """A default that the chosen benchmark decides, and the range of what may replace it."""
+    return Field(
+        default_factory=lambda done: getattr(BENCHMARKS[done["name"]], field), ge=ge, le=le
+    )
+
+
+class Section(BaseModel):
+    """A part of the spec: no unknown keys, no NaN, no change once made."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True
+    )
+
+
+class Data(Section):
+    """Which images, and how a net sees them; what is not said comes from the benchmark."""
+
+    name: Annotated[str, one_of(BENCHMARKS)] = "digits-mini"
+    domains: tuple[str, ...] = of_benchmark("domains")
+    side: int = of_benchmark("side", ge=8, le=512)
+    channels: Literal[1, 3] = of_benchmark("channels")
+    pad: int = of_benchmark("pad", ge=0, le=64)  # pixels around the image before a random crop
+    flip: bool = of_benchmark("flip")  # random mirror images
+
+    @field_validator("domains")
+    @classmethod
+    def _known_domains(cls, domains: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        entry = BENCHMARKS[info.data["name"]]
+        known = entry.domains + entry.on_request
+        for domain in domains:
+            if domain not in known:
+                raise unknown(domain, known)
+        if not domains or len(set(domains)) < len(domains):
+            raise ValueError("name at least one domain, and each once")
+        return domains
+
+
+class Experiment(Section):
+    """One run. Equal experiments have equal digests and give equal bits."""
+
+    data: Data = Field(default_factory=Data)
+    method: Annotated[InstanceOf[Method], PlainSerializer(describe_method)] = FedAvg()
+    net: Annotated[str, one_of(NETS)] = Field(
+        default_factory=lambda done: BENCHMARKS[done["data"].name].net
+    )
+    partition: Partition = Field(
+        default_factory=lambda done: BENCHMARKS[done["data"].name].partition_for(
+            done["data"].domains
+        )
+    )
+    training: Training = Training()
+    rounds: int = Field(default=20, ge=1)
+    participation: float = Field(default=1.0, gt=0, le=1)  # share of the clients in each round
+    evaluate_every: int = Field(default=1, ge=1)  # rounds; the last round is always scored
+    seed: int = Field(default=0, ge=0)
+    threads: int = Field(default=1, ge=1, le=256)  # of torch; part of the spec as it moves bits
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _over_the_default(cls, given: object, info: ValidationInfo) -> object:
+        """Let ``partition.clients = 8`` alone keep the rest of the benchmark's rule."""
+        if not isinstance(given, Mapping) or "data" not in info.data:
+            return given
+        data = info.data["data"]
+        default = to_jsonable_python(BENCHMARKS[data.name].partition_for(data.domains))
+        if given.get("kind", default["kind"]) != default["kind"]:
+            return {"clients": default["clients"], **given}
+        for group in ALTERNATIVES:
+            if group & given.keys():
+                default = {key: value for key, value in default.items() if key not in group}
+        return {**default, **given}
+
+    def plain(self) -> dict[str, Any]:
+        """The resolved spec as plain data, ready for JSON."""
+        return self.model_dump(mode="json")
+
+    @property
+    def digest(self) -> str:
+        """The name of this run: SHA-256 of the resolved spec."""
+        text = json.dumps(self.plain(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from protofed.core.errors import ProtofedError
+from protofed.core.training import Training
+from protofed.data.partition import Dirichlet, Shares
+from protofed.experiment.parse import choose, experiment_from, read_toml, set_field
+from protofed.experiment.spec import Data, Experiment
+from protofed.methods.fedavg import FedAvg
+from protofed.methods.fedprox import FedProx
+
+
+def test_what_is_not_said_comes_from_the_benchmark() -> None:
+    made = experiment_from({"data": "office-caltech"})
+    assert made.net == "lsa-cnn"
+    assert made.data.domains == ("caltech", "amazon", "webcam", "dslr")
+    assert made.data.flip
+    assert isinstance(made.partition, Shares)
+    assert made.partition.clients == {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}
+    assert made.method == FedAvg()
+
+
+def test_choosing_domains_chooses_their_clients() -> None:
+    made = experiment_from({"data": {"name": "digits", "domains": ["usps", "mnistm"]}})
+    assert isinstance(made.partition, Shares)
+    assert made.partition.clients == {"usps": 4, "mnistm": 1}
+
+
+def test_one_field_of_the_partition_keeps_the_others() -> None:
+    made = experiment_from({"data": "office-caltech", "partition": {"clients": 8}})
+    assert isinstance(made.partition, Shares)
+    assert (made.partition.clients, made.partition.share, made.partition.repair) == (8, 0.2, True)
+
+
+def test_samples_replace_a_share() -> None:
+    made = experiment_from({"data": "office-caltech", "partition": {"samples": 20}})
+    assert isinstance(made.partition, Shares)
+    assert (made.partition.share, made.partition.samples) == (None, 20)
+
+
+@pytest.mark.parametrize("word", ["alpha", "beta"])
+def test_alpha_and_beta_name_the_same_skew(word: str) -> None:
+    made = experiment_from({"data": "cifar10", "partition": {word: 0.1}})
+    assert made.partition == Dirichlet(clients=10, alpha=0.1)
+    other_rule = {"kind": "dirichlet", word: 0.1}
+    assert isinstance(experiment_from({"partition": other_rule}).partition, Dirichlet)
+
+
+def test_the_spec_reads_back_to_itself() -> None:
+    raw = {
+        "method": {"name": "fedprox", "mu": 0.3},
+        "data": {"name": "pacs", "side": 32, "domains": ["photo", "sketch"]},
+        "training": {"lr": 0.1, "epochs": 2},
+        "rounds": 3,
+    }
+    made = experiment_from(raw)
+    again = experiment_from(json.loads(json.dumps(made.plain())))
+    assert again == made
+    assert again.digest == made.digest
+    assert again.method == FedProx(mu=0.3)
+
+
+def test_the_digest_names_the_numbers_and_nothing_else() -> None:
+    base = experiment_from({})
+    assert base.digest == experiment_from({"method": "fedavg", "rounds": 20}).digest
+    others = [
+        {"seed": 1},
+        {"rounds": 21},
+        {"method": "fedprox"},
+        {"method": {"name": "fedprox", "mu": 0.02}},
+        {"training": {"lr": 0.02}},
+        {"partition": {"samples": 299}},
+        {"net": "lsa-cnn", "data": {"side": 28}},
+    ]
+    digests = [experiment_from(raw).digest for raw in others]
+    assert len({base.digest, *digests}) == len(others) + 1
+
+
+def test_python_objects_make_the_same_spec_as_text() -> None:
+    made = Experiment(
+        method=FedProx(mu=0.5), data=Data(name="digits"), training=Training(lr=0.1), rounds=4
+    )
+    raw = {"method": {"name": "fedprox", "mu": 0.5}, "data": "digits", "training": {"lr": 0.1}}
+    assert made.digest == experiment_from({**raw, "rounds": 4}).digest
+
+
+def test_a_spec_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        experiment_from({}).rounds = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"rounds": -1}, ["rounds", "greater than or equal to 1", "-1"]),
+        ({"rounds": "many"}, ["rounds", "integer", "many"]),
+        ({"roundz": 3}, ["roundz", "did you mean 'rounds'"]),
+        ({"seed": 1.5}, ["seed", "1.5"]),
+        ({"training": {"lr": float("nan")}}, ["training.lr", "finite"]),
+        ({"training": {"lr": float("inf")}}, ["training.lr", "finite"]),
+        ({"training": {"lr": -0.1}}, ["training.lr", "-0.1"]),
+        ({"training": {"epoch": 3}}, ["training.epoch", "did you mean 'epochs'"]),
+        ({"training": {"last_batch": "throw"}}, ["last_batch", "'keep', 'merge' or 'drop'"]),
+        ({"training": 3}, ["training", "3"]),
+        ({"method": "fedvag"}, ["method", "did you mean 'fedavg'", "fedprox"]),
+        ({"method": {"name": "fedprox", "mu": -1}}, ["method.mu", "-1"]),
+        ({"method": {"name": "fedprox", "mu": "x"}}, ["method.mu", "number"]),
+        ({"method": {"name": "fedprox", "muu": 1}}, ["method.muu", "did you mean 'mu'"]),
+        ({"method": {"name": "fedavg", "mu": 1}}, ["method.mu", "no such field"]),
+        ({"method": 7}, ["method", "7"]),
+        ({"method": {"name": ["fedavg"]}}, ["method", "unknown name"]),
+        ({"data": "digit"}, ["data.name", "did you mean 'digits'"]),
+        ({"data": {"name": "digits", "domains": ["mnits"]}}, ["domains", "did you mean 'mnist'"]),
+        ({"data": {"domains": []}}, ["data.domains", "at least one"]),
+        ({"data": {"domains": ["syn", "syn"]}}, ["data.domains", "each once"]),
+        ({"data": {"side": 4}}, ["data.side", "4"]),
+        ({"data": {"channels": 2}}, ["data.channels", "2"]),
+        ({"net": "resnet11"}, ["net", "did you mean 'resnet1"]),
+        ({"participation": 0}, ["participation", "greater than 0"]),
+        ({"partition": {"clints": 3}}, ["partition.clints", "did you mean 'clients'"]),
+        ({"partition": {"kind": "dirichlet"}}, ["partition.alpha", "required"]),
+        ({"partition": {"kind": "pie"}}, ["partition", "pie"]),
+        ({"partition": {"share": 2.0}}, ["partition.share", "2.0"]),
+    ],
+)
+def test_a_fault_is_named_in_a_few_lines(raw: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(ProtofedError) as caught:
+        experiment_from(raw)
+    text = str(caught.value)
+    assert len(text.splitlines()) <= 5
+    for word in words:
+        assert word in text
+
+
+def test_several_faults_are_told_at_once() -> None:
+    raw = {"rounds": 0, "seed": -1, "method": "fedvag", "training": {"lr": -1, "batch": 0}}
+    with pytest.raises(ProtofedError) as caught:
+        experiment_from(raw, "exp.toml")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 5
+    assert all(line.startswith("exp.toml: ") for line in lines)
+
+
+def test_toml_faults_name_the_file_and_the_place(tmp_path: Path) -> None:
+    cases = {
+        "syntax.toml": (b"rounds = = 3", "line 1"),
+        "binary.toml": (b"\xff\xfe\x00", "not readable"),
+        "deep.toml": (b"a = " + b"[" * 100_000, "not"),
+        "large.toml": (b"#" * (2 << 20), "1 MiB"),
+    }
+    for name, (content, word) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ProtofedError, match=word) as caught:
+            read_toml(tmp_path / name)
+        assert name in str(caught.value)
+    with pytest.raises(ProtofedError, match="No such file"):
+        read_toml(tmp_path / "absent.toml")
+    with pytest.raises(ProtofedError, match="directory"):
+        read_toml(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_bytes(b"\xef\xbb\xbfrounds = 3\n")
+    assert read_toml(file) == {"rounds": 3}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("rounds=3", {"rounds": 3}),
+        ("training.lr=1e-3", {"training": {"lr": 1e-3}}),
+        ("data.domains=['syn', 'print']", {"data": {"domains": ["syn", "print"]}}),
+        ("partition.clients.syn = 3", {"partition": {"clients": {"syn": 3}}}),
+        ("net=lsa-cnn", {"net": "lsa-cnn"}),
+        ("data.flip=true", {"data": {"flip": True}}),
+    ],
+)
+def test_set_reads_values_as_toml(assignment: str, expected: dict[str, object]) -> None:
+    assert set_field({}, assignment) == expected
+
+
+def test_set_turns_a_bare_name_into_a_section() -> None:
+    assert set_field({"method": "fedprox"}, "method.mu=1") == {
+        "method": {"name": "fedprox", "mu": 1}
+    }
+
+
+@pytest.mark.parametrize("assignment", ["rounds", "=3", ".=3", "a..b=1"])
+def test_a_set_that_is_no_assignment_is_refused(assignment: str) -> None:
+    with pytest.raises(ProtofedError, match=r"section\.field=value"):
+        set_field({}, assignment)
+    with pytest.raises(ProtofedError, match="not a section"):
+        set_field({"rounds": 3}, "rounds.deep=1")
+
+
+def test_choosing_another_method_drops_what_was_said_of_the_first() -> None:
+    raw = {"method": {"name": "fedprox", "mu": 1}}
+    assert choose(raw, "method", "fedprox") == raw
+    assert choose(raw, "method", "fedavg") == {"method": {"name": "fedavg"}}
