@@ -1,0 +1,52 @@
+"""The command line; torch is imported inside commands, so that help and typos answer at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from protofed import __version__
+from protofed.cli.listing import data_app, methods_app
+from protofed.cli.run import run
+from protofed.core.errors import ProtofedError
+
+app = typer.Typer(
+    name="protofed",
+    help="Federated learning under domain shift, with prototypes and semantic anchors.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(run)
+app.add_typer(methods_app, name="methods")
+app.add_typer(data_app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"protofed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+    ),
+) -> None:
+    """Federated learning under domain shift, with prototypes and semantic anchors."""
+
+
+def main() -> None:
+    """Run the command line; what the user can mend ends as a few lines and exit code 2."""
+    try:
+        app()
+    except ProtofedError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output, e.g. `head`, has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

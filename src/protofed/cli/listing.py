@@ -1,0 +1,143 @@
+"""``protofed methods`` and ``protofed data``: what there is, and what it is like."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic.fields import FieldInfo
+
+if TYPE_CHECKING:
+    from protofed.core.method import AnyMethod
+
+methods_app = typer.Typer(help="List the methods, or show one.", rich_markup_mode=None)
+data_app = typer.Typer(help="List the benchmarks, or show one.", rich_markup_mode=None)
+
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+@methods_app.callback(invoke_without_command=True)
+def methods(context: typer.Context, as_json: Json = False) -> None:
+    """List every method with its paper and what it sends."""
+    if context.invoked_subcommand:
+        return
+    from protofed.cli.show import print_table
+    from protofed.methods import METHODS
+
+    rows = [_about(name, method) for name, method in METHODS.items()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    columns = ["name", "method", "venue", "year", "sends up", "sends down"]
+    cells = [
+        [r["name"], r["label"], r["venue"], str(r["year"] or ""), _join(r["up"]), _join(r["down"])]
+        for r in rows
+    ]
+    print_table(columns, cells)
+
+
+@methods_app.command("show")
+def show_method(name: str, as_json: Json = False) -> None:
+    """Print a method's paper, its hyperparameters and their defaults."""
+    from protofed.cli.show import print_table
+    from protofed.core.errors import known_name
+    from protofed.methods import METHODS
+
+    method = METHODS[known_name("method", name, METHODS)]
+    about = _about(name, method)
+    if as_json:
+        typer.echo(json.dumps(about, indent=2))
+        return
+    typer.echo(f"{about['label']}: {method.__doc__}")
+    typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
+    typer.echo(f"sends up: {_join(about['up'])}; sends down: {_join(about['down'])}")
+    if about["fields"]:
+        cells = [[f["name"], str(f["default"]), f["meaning"]] for f in about["fields"]]
+        print_table(["--set method.", "default", "meaning"], cells)
+
+
+@data_app.command("list")
+def list_data(as_json: Json = False) -> None:
+    """List every benchmark."""
+    from protofed.cli.show import print_table
+    from protofed.data.catalog import BENCHMARKS
+
+    rows = [
+        {
+            "name": entry.name,
+            "domains": list(entry.domains),
+            "on_request": list(entry.on_request),
+            "classes": len(entry.classes),
+            "side": entry.side,
+            "needs_data": entry.needs_data,
+            "summary": entry.summary,
+        }
+        for entry in BENCHMARKS.values()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    cells = [
+        [
+            str(r["name"]),
+            ", ".join(entry.domains),
+            str(r["classes"]),
+            str(r["side"]),
+            "PROTOFED_DATA" if entry.needs_data else "built in",
+        ]
+        for r, entry in zip(rows, BENCHMARKS.values(), strict=True)
+    ]
+    print_table(["name", "domains", "classes", "pixels", "images from"], cells)
+
+
+@data_app.command("show")
+def show_data(
+    name: str,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write a PNG with an image of each class and domain.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Count a benchmark's images by domain, and say what to know about them."""
+    from protofed.cli.show import print_table
+    from protofed.core.errors import known_name
+    from protofed.data.catalog import BENCHMARKS, load
+
+    entry = BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
+    benchmark = load(name)
+    if picture:
+        from protofed.data.sheet import contact_sheet
+
+        contact_sheet(benchmark, picture)
+    counts = {d.name: {"train": len(d.train), "test": len(d.test)} for d in benchmark.domains}
+    if as_json:
+        content = {"name": name, "classes": list(benchmark.classes), "domains": counts}
+        typer.echo(json.dumps({**content, "notes": list(entry.notes)}, indent=2))
+        return
+    typer.echo(f"{name}: {entry.summary}")
+    cells = [[domain, str(c["train"]), str(c["test"])] for domain, c in counts.items()]
+    print_table(["domain", "train", "test"], cells)
+    typer.echo(f"classes: {', '.join(benchmark.classes)}")
+    for note in entry.notes:
+        typer.echo(f"note: {note}")
+
+
+def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
+    """All that is known of a method without running it."""
+    about = {"name": name, **method.about._asdict(), "summary": method.__doc__}
+    return {**about, "fields": [_field(field) for field in fields(method)]}
+
+
+def _field(field: Field[Any]) -> dict[str, Any]:
+    """A hyperparameter: its name, default and meaning."""
+    default = field.default
+    if isinstance(default, FieldInfo):
+        return {"name": field.name, "default": default.default, "meaning": default.description}
+    return {"name": field.name, "default": default, "meaning": ""}
+
+
+def _join(parts: list[str]) -> str:
+    return ", ".join(parts) or "nothing"

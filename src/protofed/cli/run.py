@@ -1,0 +1,83 @@
+"""``protofed run``: one experiment from flags, a TOML file, or both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from protofed.experiment.spec import Experiment
+
+
+def run(
+    method: Annotated[str | None, typer.Option(help="Method, see `protofed methods`.")] = None,
+    data: Annotated[str | None, typer.Option(help="Benchmark, see `protofed data list`.")] = None,
+    net: Annotated[str | None, typer.Option(help="Net; default: the benchmark's.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds; default 20.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Clients, spread evenly over the domains.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random stream.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="TOML file with the experiment.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.field=value, e.g. training.epochs=1; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; default: runs/METHOD-DATA-DIGEST.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Start over, also if the run is finished.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train one federation and score it on every domain.
+
+    A flag goes before --set, --set before the file, the file before the default. The same
+    experiment run again is read from its folder, or goes on where it was interrupted.
+    """
+    flags = {
+        "method.name": method,
+        "data.name": data,
+        "net": net,
+        "rounds": rounds,
+        "partition.clients": clients,
+        "seed": seed,
+    }
+    given = {field: value for field, value in flags.items() if value is not None}
+    experiment = _experiment(spec, assignments or [], given)
+    from protofed.cli.show import Watcher, print_result
+    from protofed.experiment.runner import default_folder
+    from protofed.experiment.runner import run as run_experiment
+
+    folder = out or default_folder(experiment)
+    with Watcher(experiment, folder) as watch:
+        try:
+            result = run_experiment(experiment, folder, watch, again)
+        except KeyboardInterrupt:
+            watch.say(f"stopped; the same command goes on from {folder}")
+            raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(result.plain(), indent=2))
+    else:
+        print_result(result)
+
+
+def _experiment(
+    spec: Path | None, assignments: list[str], flags: dict[str, str | int]
+) -> Experiment:
+    """The experiment that file, --set and flags together describe."""
+    from protofed.experiment.parse import choose, experiment_from, read_toml, set_field
+
+    raw = read_toml(spec) if spec else {}
+    for section in ("method", "data"):
+        if f"{section}.name" in flags:
+            raw = choose(raw, section, str(flags[f"{section}.name"]))
+    spoken = [f"{field}={json.dumps(value)}" for field, value in flags.items()]
+    for assignment in [*assignments, *spoken]:
+        raw = set_field(raw, assignment)
+    only_file = spec is not None and not assignments and not flags
+    return experiment_from(raw, str(spec) if only_file else "")

@@ -1,0 +1,115 @@
+"""What the terminal shows: progress on stderr, results on stdout, plain lines when piped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from protofed.experiment.evaluate import RULES
+from protofed.experiment.result import Result
+from protofed.experiment.runner import Progress as Step
+from protofed.experiment.spec import Experiment
+
+
+class Watcher:
+    """Follows a run: a bar with round, accuracy and time left, or a line for every round."""
+
+    def __init__(self, experiment: Experiment, folder: Path):
+        self.console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[mean]}  {task.fields[left]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=experiment.rounds, mean="", left="")
+        method = experiment.method.about.label
+        self.say(f"{method} on {experiment.data.name} with {experiment.net} -> {folder}")
+
+    def say(self, line: str) -> None:
+        """One line beside the progress."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> Watcher:
+        self.bar.start()
+        return self
+
+    def __call__(self, step: Step) -> None:
+        mean = "" if step.mean is None else f"mean accuracy {step.mean:.2f} %"
+        left = f"{clock(step.seconds_left)} left"
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=step.round, mean=mean, left=left)
+        else:
+            self.say(f"round {step.round}/{step.rounds}  {mean}  {left}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+
+def clock(seconds: float) -> str:
+    """A duration for people: ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def print_result(result: Result) -> None:
+    """The table of domains, the rules behind its columns, and where everything lies."""
+    columns = {RULES["last"]: result.last, RULES["last_five"]: result.last_five}
+    if result.own is not None:
+        columns["own domain only, last round"] = result.own
+    rows = [
+        [domain, *(percent(scores.domains[domain]) for scores in columns.values())]
+        for domain in result.last.domains
+    ]
+    rows += [
+        [name, *(percent(getattr(scores, name)) for scores in columns.values())]
+        for name in ("mean", "worst", "spread")
+    ]
+    print_table(["accuracy %", *columns], rows, line_before=len(result.last.domains))
+    if result.clients is not None:
+        domains = list(result.last.domains)
+        print_table(
+            ["client's own model on", *domains],
+            [[c, *(percent(row[d]) for d in domains)] for c, row in result.clients.items()],
+        )
+    for notice in result.notices:
+        print(f"note: {notice}")
+    print(f"run folder: {result.folder}  digest: {result.digest[:12]}  ({clock(result.seconds)})")
+
+
+def percent(score: float | None) -> str:
+    """Two decimals, or a dash where there is no score."""
+    return "–" if score is None else f"{score:.2f}"
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], line_before: int | None = None
+) -> None:
+    """A table on stdout: first column to the left, numbers to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    numeric = [all(_number(row[i]) for row in rows) for i in range(len(columns))]
+    for column, right in zip(columns, numeric, strict=True):
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    for number, row in enumerate(rows):
+        table.add_row(*row, end_section=number + 1 == line_before)
+    width = None if sys.stdout.isatty() else 200  # a pipe has no width to fit into
+    Console(width=width).print(table)
+
+
+def _number(cell: str) -> bool:
+    return cell in ("–", "") or cell.replace(".", "", 1).isdigit()
