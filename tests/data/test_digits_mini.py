@@ -40,7 +40,6 @@ def hashes(data: Dataset) -> set[bytes]:
 def test_sizes_types_and_balance(name: str) -> None:
     made = domain(name)
     assert made.name == name
-    assert made.note
     for part, each in ((made.train, 120), (made.test, 30)):
         assert part.images.shape == (10 * each, 32, 32, CHANNELS[name])
         assert part.images.dtype == torch.uint8

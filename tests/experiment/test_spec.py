@@ -68,13 +68,13 @@ def test_the_spec_reads_back_to_itself() -> None:
 def test_the_digest_names_the_numbers_and_nothing_else() -> None:
     base = experiment_from({})
     assert base.digest == experiment_from({"method": "fedavg", "rounds": 20}).digest
-    others = [
+    others: list[dict[str, object]] = [
         {"seed": 1},
         {"rounds": 21},
         {"method": "fedprox"},
         {"method": {"name": "fedprox", "mu": 0.02}},
         {"training": {"lr": 0.02}},
-        {"partition": {"samples": 299}},
+        {"partition": {"clients": 8}},
         {"net": "lsa-cnn", "data": {"side": 28}},
     ]
     digests = [experiment_from(raw).digest for raw in others]
@@ -91,7 +91,7 @@ def test_python_objects_make_the_same_spec_as_text() -> None:
 
 def test_a_spec_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        experiment_from({}).rounds = 3  # type: ignore[misc]
+        experiment_from({}).rounds = 3
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,9 @@ def test_a_spec_cannot_be_changed() -> None:
         ({"partition": {"clints": 3}}, ["partition.clints", "did you mean 'clients'"]),
         ({"partition": {"kind": "dirichlet"}}, ["partition.alpha", "required"]),
         ({"partition": {"kind": "pie"}}, ["partition", "pie"]),
-        ({"partition": {"share": 2.0}}, ["partition.share", "2.0"]),
+        ({"partition": {"kind": "shares", "share": 2.0}}, ["partition.share: ", "2.0"]),
+        ({"partition": {"clients": {"syn": -1}}}, ["partition.clients.syn: ", "-1"]),
+        ({"partition": {"clients": "x"}}, ["partition.clients: ", "x"]),
     ],
 )
 def test_a_fault_is_named_in_a_few_lines(raw: dict[str, object], words: list[str]) -> None:

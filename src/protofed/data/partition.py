@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import AliasChoices, Field, model_validator
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from protofed.core.errors import ProtofedError, known_name
-from protofed.core.rng import numpy_rng
 from protofed.core.training import STRICT
-from protofed.data.benchmark import Benchmark
 
 Rows: TypeAlias = NDArray[np.int64]  # row numbers in a domain's training part, or their labels
 Amount = TypeVar("Amount", int, float)
@@ -36,6 +33,15 @@ class Rule(ABC):
     @abstractmethod
     def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
         """The rows of each of a domain's clients, given the labels [N] of its training part."""
+
+    def only(self, domains: Sequence[str]) -> Self:
+        """The same rule for some of the domains that its tables name."""
+        tables: dict[str, Any] = {
+            field: {domain: table[domain] for domain in domains}
+            for field, table in vars(self).items()
+            if isinstance(table, dict)
+        }
+        return replace(self, **tables)
 
     def spread(self, domains: Sequence[str]) -> dict[str, int]:
         """The number of clients of each domain."""
@@ -74,7 +80,7 @@ class Shares(Rule):
 
     kind: Literal["shares"] = "shares"
     share: Fraction | dict[str, Fraction] | None = None  # of the domain's training images
-    samples: AtLeastOne | dict[str, AtLeastOne] | None = None  # images, instead of a share
+    samples: Count | dict[str, Count] | None = None  # images, instead of a share
     repair: bool = False  # see to it that every client holds every class of its domain
 
     @model_validator(mode="after")
@@ -100,7 +106,7 @@ class Shares(Rule):
         """How many of a domain's images each of its clients draws."""
         if self.share is not None:
             return int(_amount("share", self.share, domain) * images)
-        return _amount("samples", self.samples or {}, domain)
+        return _amount("samples", {} if self.samples is None else self.samples, domain)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -174,49 +180,6 @@ RULES: dict[str, type[Rule]] = {
     "shards": Shards,
     "shares": Shares,
 }
-
-
-class Part(NamedTuple):
-    """What one client holds."""
-
-    client: int
-    domain: str
-    rows: Tensor  # [n] int64, ascending, of the domain's training part
-
-
-def divide(rule: Partition, benchmark: Benchmark, seed: int) -> tuple[Part, ...]:
-    """Deal a benchmark's training data to clients, numbered from 0 in the order of domains."""
-    counts = rule.spread([domain.name for domain in benchmark.domains])
-    parts: list[Part] = []
-    for domain in benchmark.domains:
-        if counts[domain.name]:
-            draw = numpy_rng(seed, "partition", domain.name)
-            labels = domain.train.labels.numpy()
-            for rows in rule.deal(labels, counts[domain.name], domain.name, draw):
-                # sorted, so that the order of drawing leaves no trace
-                parts.append(Part(len(parts), domain.name, torch.from_numpy(np.sort(rows))))
-    return tuple(parts)
-
-
-class PartRecord(TypedDict):
-    """A part as plain data, with the number of rows of each class that it holds, by name."""
-
-    client: int
-    domain: str
-    held: dict[str, int]
-    rows: list[int]
-
-
-def to_json(parts: Iterable[Part], benchmark: Benchmark) -> list[PartRecord]:
-    """Parts of a benchmark as plain data."""
-    labels = {domain.name: domain.train.labels for domain in benchmark.domains}
-    records: list[PartRecord] = []
-    for client, domain, rows in parts:
-        found, counts = labels[domain][rows].unique(return_counts=True)
-        names = (benchmark.classes[label] for label in found.tolist())
-        held = dict(zip(names, counts.tolist(), strict=True))
-        records.append({"client": client, "domain": domain, "held": held, "rows": rows.tolist()})
-    return records
 
 
 def _amount(field: str, value: Amount | dict[str, Amount], domain: str) -> Amount:

@@ -13,7 +13,7 @@ from protofed.core.rng import stream
 from protofed.core.site import SERVER, ClientId, Dataset, Site
 from protofed.data.benchmark import Benchmark
 from protofed.data.catalog import BENCHMARKS, load
-from protofed.data.partition import Part, divide
+from protofed.data.parts import Part, divide
 from protofed.data.transforms import Augment
 from protofed.experiment.spec import Experiment
 from protofed.nets import build

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from protofed.core.errors import ProtofedError, did_you_mean
 from protofed.core.method import AnyMethod
@@ -20,6 +21,7 @@ from protofed.methods.fedavg import FedAvg
 
 MOST_BYTES = 1 << 20  # no honest spec is larger
 MOST_LINES = 5
+WRONG_KIND = ("dict_type", "int_type", "float_type")
 
 Raw = dict[str, Any]
 
@@ -110,8 +112,8 @@ def explain(
 ) -> list[str]:
     """One line for each fault: field, what was given, what is allowed."""
     lines = []
-    for error in fault.errors():
-        path = [*where, *(str(step) for step in error["loc"] if step not in RULES)]
+    for error in _of_the_meant_branch(fault.errors()):
+        path = [*where, *(str(step) for step in error["loc"] if not _is_branch(step))]
         kind, given, name = error["type"], error["input"], ".".join(path)
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             lines.append(f"{name}: no such field{_known_fields(path, list(known))}")
@@ -123,6 +125,22 @@ def explain(
             message = error["msg"].removeprefix("Value error, ")
             lines.append(f"{name}: {message[0].lower()}{message[1:]}, got {_brief(given)}")
     return lines
+
+
+def _is_branch(step: int | str) -> bool:
+    """Whether a step of a fault's path names a branch of a union, not a field."""
+    return step in RULES or str(step).startswith(("constrained-", "dict["))
+
+
+def _of_the_meant_branch(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Where a value may be a number or a table, only the faults of the kind that was given."""
+    wrong = [e for e in errors if _is_branch(e["loc"][-1]) and e["type"] in WRONG_KIND]
+    kept = [e for e in errors if e not in wrong]
+    for error in wrong:
+        place = error["loc"][:-1]
+        if not any(other["loc"][: len(place)] == place for other in kept):
+            kept.append(error)
+    return kept
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, Step
 from protofed.core.threads import torch_threads
-from protofed.data.partition import to_json
+from protofed.data.parts import to_json
 from protofed.engines.base import Engine
 from protofed.engines.local import LocalEngine
 from protofed.engines.rounds import Mail, play_round

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from protofed.engines.local import LocalEngine
+from protofed.experiment.evaluate import Evaluation, Scores, evaluate, last_five
+from protofed.experiment.federation import assemble
+from protofed.experiment.runner import run
+from protofed.experiment.spec import Experiment
+from protofed.methods.fedavg import FedAvg
+
+Make = Callable[..., Experiment]
+
+
+def test_mean_worst_and_spread_by_hand() -> None:
+    scores = Scores({"a": 90.0, "b": 60.0, "c": 30.0})
+    assert (scores.mean, scores.worst) == (60.0, 30.0)
+    assert scores.spread == pytest.approx((2 * 30**2 / 3) ** 0.5)
+
+
+def test_a_domain_without_test_images_has_no_score_and_spoils_none() -> None:
+    scores = Scores({"a": 90.0, "b": None})
+    assert (scores.mean, scores.worst, scores.spread) == (90.0, 90.0, 0.0)
+    nothing = Scores({"a": None})
+    assert (nothing.mean, nothing.worst, nothing.spread) == (None, None, None)
+
+
+def test_last_five_averages_the_last_five_evaluations_only() -> None:
+    history = [Scores({"a": float(value)}) for value in (0, 1, 2, 3, 4, 5, 6)]
+    assert last_five(history).domains == {"a": statistics.fmean([2, 3, 4, 5, 6])}
+    assert last_five(history[:2]).domains == {"a": 0.5}
+
+
+def test_an_evaluation_reads_back_from_its_line() -> None:
+    plain = Evaluation(3, Scores({"a": 1.0}), Scores({"a": 2.0}), {"0": {"a": 2.0}})
+    assert Evaluation.from_plain(plain.plain()) == plain
+    assert Evaluation.from_plain(Evaluation(1, Scores({"a": 1.0})).plain()).own is None
+
+
+def test_accuracy_is_counted_image_by_image(tiny: Make) -> None:
+    federation = assemble(tiny())
+    method = FedAvg()
+    server = method.init_server(federation.server)
+    scored = evaluate(0, method, server, federation, LocalEngine(method, federation.sites))
+    for name, test in federation.tests.items():
+        right = 0
+        for image, label in zip(test.images, test.labels, strict=True):
+            x = federation.server.pixels.test(image[None])
+            right += int(federation.server.look(server.model, x).logits.argmax() == label)
+        # single images take another kernel than batches do: a tie may fall the other way
+        accuracy = scored.scores.domains[name]
+        assert accuracy == pytest.approx(100 * right / len(test), abs=100 / len(test))
+
+
+def test_personal_methods_are_scored_client_by_client(tiny: Make, tmp_path: Path) -> None:
+    result = run(tiny(method="local"), tmp_path / "a")
+    assert result.clients is not None
+    assert result.own is not None
+    table = result.clients  # clients 0 and 1 hold optical, client 2 print
+    for domain in ("optical", "print"):
+        column = [row[domain] or 0.0 for row in table.values()]
+        assert result.last.domains[domain] == pytest.approx(statistics.fmean(column))
+    at_home = [table[client]["optical"] or 0.0 for client in ("0", "1")]
+    assert result.own.domains["optical"] == pytest.approx(statistics.fmean(at_home))
+    assert result.own.domains["print"] == table["2"]["print"]
+
+
+def test_test_images_never_reach_a_site(tiny: Make) -> None:
+    federation = assemble(tiny())
+    held = {
+        image.numpy().tobytes()
+        for site in (federation.server, *federation.sites.values())
+        for image in site.train.images
+    }
+    tests = {i.numpy().tobytes() for test in federation.tests.values() for i in test.images}
+    assert held
+    assert not held & tests
+    assert torch.equal(
+        torch.tensor([len(site.train) for site in federation.sites.values()]),
+        torch.tensor(list(federation.server.sizes.values())),
+    )

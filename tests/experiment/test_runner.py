@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from protofed.core import tree
+from protofed.core.errors import ProtofedError
+from protofed.experiment.federation import assemble
+from protofed.experiment.rundir import RunDir, load_server
+from protofed.experiment.runner import Progress, participants, run
+from protofed.experiment.spec import Experiment
+from protofed.methods import METHODS
+
+Make = Callable[..., Experiment]
+FILES = {"spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl"}
+
+
+def test_the_run_folder_is_complete(tiny: Make, tmp_path: Path) -> None:
+    experiment = tiny()
+    result = run(experiment, tmp_path / "a")
+    assert {p.name for p in (tmp_path / "a").iterdir()} == FILES | {"checkpoints", "done"}
+    spec = json.loads((tmp_path / "a" / "spec.json").read_text())
+    assert spec["digest"] == experiment.digest == result.digest
+    parts = json.loads((tmp_path / "a" / "partition.json").read_text())
+    assert [part["domain"] for part in parts] == ["optical", "optical", "print"]
+    assert [len(part["rows"]) for part in parts] == [9, 9, 9]
+    rounds = RunDir(tmp_path / "a").lines(tmp_path / "a" / "rounds.jsonl")
+    assert [line["round"] for line in rounds] == [1, 2, 3]
+    newest = RunDir(tmp_path / "a").newest()
+    assert newest is not None
+    model = tree.nbytes(load_server(newest).model)
+    assert rounds[0]["bytes_up"] == rounds[0]["bytes_down"] == 3 * model
+    env = json.loads((tmp_path / "a" / "env.json").read_text())
+    assert env["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_second_run_gives_the_same_bytes(name: str, tiny: Make, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        run(tiny(method=name, net="moon-cnn"), tmp_path / folder)
+    for file in ("scores.jsonl", "spec.json", "partition.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_a_run_leaves_torchs_threads_and_generator_alone(tiny: Make, tmp_path: Path) -> None:
+    before = torch.get_num_threads(), torch.get_rng_state()
+    run(tiny(threads=2, rounds=1), tmp_path / "a")
+    assert torch.get_num_threads() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_another_seed_gives_other_scores(tiny: Make, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run(tiny(seed=seed), tmp_path / str(seed))
+    one, two = ((tmp_path / str(seed) / "partition.json").read_text() for seed in (0, 1))
+    assert one != two
+
+
+class StoppedError(Exception):
+    """Raised by a watcher in the middle of a run."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_interrupted_run_goes_on_and_ends_the_same(
+    name: str, tiny: Make, tmp_path: Path
+) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.round == 2:
+            raise StoppedError
+
+    experiment = tiny(method=name, rounds=4)
+    whole = run(experiment, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        run(experiment, tmp_path / "broken", stop)
+    assert not (tmp_path / "broken" / "done").exists()
+    seen: list[int] = []
+    resumed = run(experiment, tmp_path / "broken", lambda progress: seen.append(progress.round))
+    assert seen == [3, 4]
+    assert resumed.last == whole.last
+    one, two = ((tmp_path / folder / "scores.jsonl").read_bytes() for folder in ("whole", "broken"))
+    assert one == two
+
+
+def test_a_line_beyond_the_checkpoint_is_dropped_on_resuming(tiny: Make, tmp_path: Path) -> None:
+    experiment = tiny(rounds=3)
+    whole = run(experiment, tmp_path / "a")
+    folder = RunDir(tmp_path / "a")
+    before = folder.scores.read_bytes()
+    folder.done.unlink()
+    newest = folder.newest()
+    assert newest is not None
+    (newest.folder / "server.safetensors").write_bytes(b"damaged")
+    assert run(experiment, tmp_path / "a").last == whole.last
+    assert folder.scores.read_bytes() == before
+
+
+def test_a_finished_run_is_read_not_repeated(tiny: Make, tmp_path: Path) -> None:
+    first = run(tiny(), tmp_path / "a")
+
+    def never(progress: Progress) -> None:
+        raise AssertionError("trained again")
+
+    assert run(tiny(), tmp_path / "a", never) == first
+    rounds: list[int] = []
+    run(tiny(), tmp_path / "a", lambda progress: rounds.append(progress.round), again=True)
+    assert rounds == [1, 2, 3]
+
+
+def test_a_folder_of_another_experiment_is_refused_and_kept(tiny: Make, tmp_path: Path) -> None:
+    run(tiny(), tmp_path / "a")
+    with pytest.raises(ProtofedError, match="another experiment"):
+        run(tiny(seed=5), tmp_path / "a")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ProtofedError, match="not an empty folder"):
+        run(tiny(), tmp_path / "mine", again=True)
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tiny: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProtofedError, match="cannot write"):
+        run(tiny(), tmp_path / "file" / "below")
+
+
+def test_scores_are_taken_at_the_interval_and_after_the_last_round(
+    tiny: Make, tmp_path: Path
+) -> None:
+    result = run(tiny(rounds=5, evaluate_every=2), tmp_path / "a")
+    lines = RunDir(tmp_path / "a").lines(tmp_path / "a" / "scores.jsonl")
+    assert [line["round"] for line in lines] == [2, 4, 5]
+    for domain, score in result.last_five.domains.items():
+        assert score == pytest.approx(sum(line["domains"][domain] for line in lines) / 3)
+    assert result.last.domains == lines[-1]["domains"]
+
+
+def test_participants_are_a_share_drawn_anew_each_round(tiny: Make) -> None:
+    experiment = tiny(participation=0.3)
+    clients = list(range(10))
+    drawn = [participants(experiment, clients, number) for number in range(30)]
+    assert all(len(who) == 3 and who == sorted(set(who)) for who in drawn)
+    assert drawn == [participants(experiment, clients, number) for number in range(30)]
+    assert len({tuple(who) for who in drawn}) > 10
+    assert {client for who in drawn for client in who} == set(clients)
+    assert participants(tiny(participation=0.01), clients, 0) != []
+
+
+def test_clients_without_images_are_skipped_with_a_notice(tiny: Make, tmp_path: Path) -> None:
+    clients, samples = {"optical": 2, "print": 1}, {"optical": 9, "print": 0}
+    partition = {"kind": "shares", "clients": clients, "samples": samples}
+    result = run(tiny(partition=partition, rounds=1), tmp_path / "a")
+    assert any("hold no image" in notice and "2 (print)" in notice for notice in result.notices)
+    assert result.last.domains["print"] is not None
+
+
+def test_a_federation_without_any_image_is_an_error_and_leaves_no_folder(
+    tiny: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(ProtofedError, match="no client holds any image"):
+        run(tiny(partition={"kind": "shares", "clients": 2, "samples": 0}), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_class_that_nobody_holds_is_noticed_and_breaks_nothing(
+    tiny: Make, tmp_path: Path
+) -> None:
+    experiment = tiny(partition={"kind": "shares", "clients": 2, "samples": 3}, rounds=1)
+    result = run(experiment, tmp_path / "a")
+    sites = assemble(experiment).sites.values()
+    held = {label for site in sites for label in site.train.labels.tolist()}
+    missing = [str(digit) for digit in range(10) if digit not in held]
+    assert missing
+    assert any(f"class {', '.join(missing)}" in notice for notice in result.notices)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+@pytest.mark.parametrize("name", METHODS)
+def test_odd_sizes_with_batch_norm_stay_finite(
+    name: str, size: int, tiny: Make, tmp_path: Path
+) -> None:
+    small = {"domains": ["optical", "print"], "side": 8}
+    partition = {"kind": "shares", "clients": 2, "samples": size}
+    result = run(
+        tiny(method=name, net="resnet10", data=small, partition=partition, rounds=1), tmp_path / "a"
+    )
+    folder = RunDir(tmp_path / "a")
+    newest = folder.newest()
+    assert newest is not None
+    assert all(leaf.isfinite().all() for leaf in tree.leaves(load_server(newest)))
+    assert result.last.mean is not None

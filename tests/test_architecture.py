@@ -1,0 +1,128 @@
+"""The shape of the code: who may import whom, how long things are, how they are named."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from protofed.core.method import Method
+from protofed.methods import METHODS
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "protofed"
+MOST_LINES, MOST_METHOD_LINES, MOST_FUNCTION_LINES = 250, 120, 30
+MAY_IMPORT = {
+    "core": {"core"},
+    "ops": {"core", "ops"},
+    "methods": {"core", "ops"},
+    "nets": {"core", "nets"},
+    "data": {"core", "data"},
+    "engines": {"core", "engines"},
+    "experiment": {"core", "methods", "nets", "data", "engines", "experiment"},
+    "testing": {"core", "engines", "testing"},
+    "cli": {"", "core", "methods", "data", "experiment", "cli"},
+    "": {"core", "methods", "experiment", "cli"},
+}
+
+
+def imported(file: Path) -> set[str]:
+    """The modules of protofed that a file imports, wherever in it."""
+    return {name for name in every_import(file) if name.split(".")[0] == "protofed"}
+
+
+def every_import(file: Path) -> set[str]:
+    """The full names of all that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: write imports in full"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def package_of(module: str) -> str:
+    """The package that a full name lies in: ``protofed.core.tree`` is in ``core``."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else ""
+
+
+def relative(file: Path) -> str:
+    return str(file.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=relative)
+def test_imports_go_one_way(file: Path) -> None:
+    home = file.relative_to(SOURCE).parts[0] if file.parent != SOURCE else ""
+    allowed = set(MAY_IMPORT[home])
+    if file == SOURCE / "methods" / "__init__.py":
+        allowed.add("methods")  # the list of all; no method imports another
+    for name in imported(file):
+        assert package_of(name) in allowed, f"{home or 'protofed'} must not import {name}"
+
+
+def test_every_package_has_a_rule() -> None:
+    packages = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()}
+    assert packages | {""} == set(MAY_IMPORT)
+
+
+def test_no_file_is_too_long() -> None:
+    files = [*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    lengths = {str(f.relative_to(ROOT)): len(f.read_text().splitlines()) for f in files}
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
+    methods = {name: n for name, n in lengths.items() if name.startswith("src/protofed/methods/")}
+    assert {name: n for name, n in methods.items() if n > MOST_METHOD_LINES} == {}
+
+
+def body_lines(function: ast.FunctionDef) -> int:
+    """The lines of a function without its signature and docstring."""
+    return sum((s.end_lineno or 0) - s.lineno + 1 for s in function.body if not is_text(s))
+
+
+def is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def test_no_function_is_too_long() -> None:
+    long = [
+        f"{file.name}:{node.name}"
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef) and body_lines(node) > MOST_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_found_by_its_name(name: str) -> None:
+    method = METHODS[name]
+    assert method.__name__.lower() == name == method.about.label.lower()
+    assert method.__module__ == f"protofed.methods.{name}"
+    assert method.__bases__ == (Method,), "subclass Method alone; take another method as a field"
+    assert (ROOT / "tests" / "methods" / f"test_{name}.py").exists()
+    page = ROOT / "docs" / "methods" / f"{name}.md"
+    assert method.about.label in page.read_text().splitlines()[0]
+
+
+def test_methods_are_listed_in_order_and_all() -> None:
+    files = {file.stem for file in (SOURCE / "methods").glob("*.py")} - {"__init__"}
+    assert list(METHODS) == sorted(files)
+
+
+def test_no_place_outside_a_methods_file_asks_for_its_name() -> None:
+    for file in SOURCE.rglob("*.py"):
+        if file.parent.name != "methods":
+            code = ast.unparse(ast.parse(file.read_text()))  # no comments
+            tested = [name for name in METHODS if f"== '{name}'" in code]
+            assert tested == [], f"{file} has a special case for {tested}: mend the contract"
+
+
+def test_nothing_is_pickled() -> None:
+    for file in SOURCE.rglob("*.py"):
+        assert "pickle" not in {name.split(".")[0] for name in every_import(file)}, file
+        code = ast.unparse(ast.parse(file.read_text()))
+        assert "torch.load" not in code, file
+        assert code.count("np.load(") == code.count("allow_pickle=False"), file
