@@ -124,5 +124,5 @@ def test_nothing_is_pickled() -> None:
     for file in SOURCE.rglob("*.py"):
         assert "pickle" not in {name.split(".")[0] for name in every_import(file)}, file
         code = ast.unparse(ast.parse(file.read_text()))
-        assert "torch.load" not in code, file
-        assert code.count("np.load(") == code.count("allow_pickle=False"), file
+        assert "torch.load" not in code.replace("safetensors.torch.load", ""), file
+        assert "allow_pickle=True" not in code, file

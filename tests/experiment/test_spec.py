@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protofed.core.errors import ProtofedError
@@ -115,10 +117,11 @@ def test_a_spec_cannot_be_changed() -> None:
         ({"method": 7}, ["method", "7"]),
         ({"method": {"name": ["fedavg"]}}, ["method", "unknown name"]),
         ({"data": "digit"}, ["data.name", "did you mean 'digits'"]),
-        ({"data": {"name": "digits", "domains": ["mnits"]}}, ["domains", "did you mean 'mnist'"]),
-        ({"data": {"domains": []}}, ["data.domains", "at least one"]),
-        ({"data": {"domains": ["syn", "syn"]}}, ["data.domains", "each once"]),
+        ({"data": {"name": "digits", "domains": ["mnits"]}}, ["data", "did you mean 'mnist'"]),
+        ({"data": {"domains": []}}, ["data: domains", "at least one"]),
+        ({"data": {"domains": ["syn", "syn"]}}, ["data: domains", "each once"]),
         ({"data": {"side": 4}}, ["data.side", "4"]),
+        ({"data": {"revision": 99}}, ["data: revision", "this version", "99"]),
         ({"data": {"channels": 2}}, ["data.channels", "2"]),
         ({"net": "resnet11"}, ["net", "did you mean 'resnet1"]),
         ({"participation": 0}, ["participation", "greater than 0"]),
@@ -205,3 +208,29 @@ def test_choosing_another_method_drops_what_was_said_of_the_first() -> None:
     raw = {"method": {"name": "fedprox", "mu": 1}}
     assert choose(raw, "method", "fedprox") == raw
     assert choose(raw, "method", "fedavg") == {"method": {"name": "fedavg"}}
+
+
+words = st.sampled_from(
+    ["method", "name", "data", "domains", "side", "partition", "kind", "clients", "share", "net",
+     "samples", "alpha", "beta", "training", "lr", "epochs", "rounds", "seed", "mu", "fedprox",
+     "digits", "pacs", "digits-mini", "dirichlet", "shares", "equal", "syn", "lsa-cnn", "x", ""]
+)  # fmt: skip
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), words, st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(words, values, max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_spec_holds_it_is_taken_or_explained(raw: dict[str, object]) -> None:
+    made, told = None, ""
+    try:
+        made = experiment_from(raw)
+    except ProtofedError as fault:
+        told = str(fault)
+    if made is None:
+        assert 1 <= len(told.splitlines()) <= 5
+    else:
+        assert experiment_from(json.loads(json.dumps(made.plain()))) == made

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
+from torch import nn
 
 from protofed.core import tree
 from protofed.core.site import Step
@@ -18,6 +19,13 @@ BN = ("encoder.1", "encoder.5")
 
 def test_it_finds_the_batch_norm_layers() -> None:
     assert tuple(norms(toy_sites(FedBN())[0].net)) == BN
+
+
+def test_it_warns_where_it_would_do_nothing() -> None:
+    net = toy_sites(FedBN())[0].net
+    assert FedBN().caution(net) == ""
+    net.encoder = nn.Flatten()
+    assert "FedBN is FedAvg" in FedBN().caution(net)
 
 
 def test_no_batch_norm_entry_ever_travels() -> None:

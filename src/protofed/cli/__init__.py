@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -19,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click suggests already
 )
 app.command()(run)
 app.add_typer(methods_app, name="methods")
@@ -44,9 +44,6 @@ def main() -> None:
     """Run the command line; what the user can mend ends as a few lines and exit code 2."""
     try:
         app()
-    except ProtofedError as fault:
+    except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours
         print(f"error: {fault}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output, e.g. `head`, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

@@ -13,8 +13,15 @@ from pydantic.fields import FieldInfo
 if TYPE_CHECKING:
     from protofed.core.method import AnyMethod
 
-methods_app = typer.Typer(help="List the methods, or show one.", rich_markup_mode=None)
-data_app = typer.Typer(help="List the benchmarks, or show one.", rich_markup_mode=None)
+methods_app = typer.Typer(
+    help="List the methods, or show one.", rich_markup_mode=None, suggest_commands=False
+)
+data_app = typer.Typer(
+    help="List the benchmarks, or show one.",
+    rich_markup_mode=None,
+    suggest_commands=False,
+    no_args_is_help=True,
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
@@ -23,6 +30,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 def methods(context: typer.Context, as_json: Json = False) -> None:
     """List every method with its paper and what it sends."""
     if context.invoked_subcommand:
+        if as_json:
+            raise typer.BadParameter(f"write --json after {context.invoked_subcommand}")
         return
     from protofed.cli.show import print_table
     from protofed.methods import METHODS
@@ -55,6 +64,7 @@ def show_method(name: str, as_json: Json = False) -> None:
     typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
     typer.echo(f"sends up: {_join(about['up'])}; sends down: {_join(about['down'])}")
     if about["fields"]:
+        typer.echo()
         cells = [[f["name"], str(f["default"]), f["meaning"]] for f in about["fields"]]
         print_table(["--set method.", "default", "meaning"], cells)
 
@@ -83,7 +93,7 @@ def list_data(as_json: Json = False) -> None:
     cells = [
         [
             str(r["name"]),
-            ", ".join(entry.domains),
+            ", ".join([*entry.domains, *(f"{name} (on request)" for name in entry.on_request)]),
             str(r["classes"]),
             str(r["side"]),
             "PROTOFED_DATA" if entry.needs_data else "built in",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from protofed.experiment.result import Result
     from protofed.experiment.spec import Experiment
 
 
@@ -49,17 +50,10 @@ def run(
     }
     given = {field: value for field, value in flags.items() if value is not None}
     experiment = _experiment(spec, assignments or [], given)
-    from protofed.cli.show import Watcher, print_result
+    from protofed.cli.show import print_result
     from protofed.experiment.runner import default_folder
-    from protofed.experiment.runner import run as run_experiment
 
-    folder = out or default_folder(experiment)
-    with Watcher(experiment, folder) as watch:
-        try:
-            result = run_experiment(experiment, folder, watch, again)
-        except KeyboardInterrupt:
-            watch.say(f"stopped; the same command goes on from {folder}")
-            raise typer.Exit(130) from None
+    result = _watched(experiment, out or default_folder(experiment), again)
     if as_json:
         typer.echo(json.dumps(result.plain(), indent=2))
     else:
@@ -70,14 +64,40 @@ def _experiment(
     spec: Path | None, assignments: list[str], flags: dict[str, str | int]
 ) -> Experiment:
     """The experiment that file, --set and flags together describe."""
+    from protofed.core.errors import ProtofedError
     from protofed.experiment.parse import choose, experiment_from, read_toml, set_field
 
-    raw = read_toml(spec) if spec else {}
+    raw = from_file = read_toml(spec) if spec else {}
     for section in ("method", "data"):
         if f"{section}.name" in flags:
             raw = choose(raw, section, str(flags[f"{section}.name"]))
     spoken = [f"{field}={json.dumps(value)}" for field, value in flags.items()]
     for assignment in [*assignments, *spoken]:
         raw = set_field(raw, assignment)
-    only_file = spec is not None and not assignments and not flags
-    return experiment_from(raw, str(spec) if only_file else "")
+    try:
+        return experiment_from(raw)
+    except ProtofedError:
+        if spec:
+            experiment_from(from_file, str(spec))  # a fault of the file is told with its name
+        raise
+
+
+def _watched(experiment: Experiment, folder: Path, again: bool) -> Result:
+    """Run with progress on stderr, or read what is finished; Ctrl-C says how to go on."""
+    from protofed.cli.show import Watcher
+    from protofed.experiment.rundir import RunDir
+    from protofed.experiment.runner import run as run_experiment
+
+    place = RunDir(folder)
+    place.check(experiment)
+    if place.done.exists() and not again:
+        typer.echo(f"already finished, read from {folder} (--again repeats it)", err=True)
+        return run_experiment(experiment, folder)
+    begun = None if again else place.newest()
+    with Watcher(experiment, folder, begun.round if begun else 0) as watch:
+        try:
+            return run_experiment(experiment, folder, watch, again)
+        except KeyboardInterrupt:
+            same = "the same command without --again" if again else "the same command"
+            watch.say(f"stopped; {same} goes on from {folder}")
+            raise typer.Exit(130) from None

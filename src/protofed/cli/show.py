@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -21,7 +22,7 @@ from protofed.experiment.spec import Experiment
 class Watcher:
     """Follows a run: a bar with round, accuracy and time left, or a line for every round."""
 
-    def __init__(self, experiment: Experiment, folder: Path):
+    def __init__(self, experiment: Experiment, folder: Path, finished: int = 0):
         self.console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("round"),
@@ -31,9 +32,10 @@ class Watcher:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.bar.add_task("", total=experiment.rounds, mean="", left="")
-        method = experiment.method.about.label
-        self.say(f"{method} on {experiment.data.name} with {experiment.net} -> {folder}")
+        rounds, method = experiment.rounds, experiment.method.about.label
+        self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
+        after = f", going on after round {finished}" if finished else ""
+        self.say(f"{method} on {experiment.data.name} with {experiment.net} -> {folder}{after}")
 
     def say(self, line: str) -> None:
         """One line beside the progress."""
@@ -44,7 +46,7 @@ class Watcher:
         return self
 
     def __call__(self, step: Step) -> None:
-        mean = "" if step.mean is None else f"mean accuracy {step.mean:.2f} %"
+        mean = f"mean accuracy {percent(step.mean)} %"
         left = f"{clock(step.seconds_left)} left"
         if self.console.is_terminal:
             self.bar.update(self.task, completed=step.round, mean=mean, left=left)
@@ -82,29 +84,32 @@ def print_result(result: Result) -> None:
     ]
     print_table(["accuracy %", *columns], rows, line_before=len(result.last.domains))
     if result.clients is not None:
+        typer.echo()
         domains = list(result.last.domains)
         print_table(
             ["client's own model on", *domains],
             [[c, *(percent(row[d]) for d in domains)] for c, row in result.clients.items()],
         )
+    typer.echo()
     for notice in result.notices:
-        print(f"note: {notice}")
-    print(f"run folder: {result.folder}  digest: {result.digest[:12]}  ({clock(result.seconds)})")
+        typer.echo(f"note: {notice}")
+    took = clock(result.seconds)
+    typer.echo(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
 
 
 def percent(score: float | None) -> str:
     """Two decimals, or a dash where there is no score."""
-    return "–" if score is None else f"{score:.2f}"
+    return "-" if score is None else f"{score:.2f}"
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], line_before: int | None = None
 ) -> None:
     """A table on stdout: first column to the left, numbers to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    numeric = [all(_number(row[i]) for row in rows) for i in range(len(columns))]
-    for column, right in zip(columns, numeric, strict=True):
-        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for place, column in enumerate(columns):
+        right = place > 0 and all(_number(row[place]) for row in rows)
+        table.add_column(column, justify="right" if right else "left")
     for number, row in enumerate(rows):
         table.add_row(*row, end_section=number + 1 == line_before)
     width = None if sys.stdout.isatty() else 200  # a pipe has no width to fit into
@@ -112,4 +117,4 @@ def print_table(
 
 
 def _number(cell: str) -> bool:
-    return cell in ("–", "") or cell.replace(".", "", 1).isdigit()
+    return cell in ("-", "") or cell.replace(".", "", 1).isdigit()

@@ -61,6 +61,10 @@ class Method(Generic[S, C]):
         """Whether each client is scored with a model of its own."""
         return False
 
+    def caution(self, net: Net) -> str:
+        """What a reader of the scores must know about this method on this net, or nothing."""
+        return ""
+
     def adapt(self, net: Net, image: ImageShape) -> Net:
         """Add to the user's net what the paper adds."""
         return net

@@ -46,8 +46,8 @@ class Dataset:
         return len(self.labels)
 
     def rows(self, chosen: Tensor) -> Dataset:
-        """The chosen examples, copied."""
-        return Dataset(self.images[chosen], self.labels[chosen])
+        """The examples with the chosen row numbers [n] int64, copied."""
+        return Dataset(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
 
 
 class Pixels(Protocol):

@@ -110,12 +110,12 @@ def _print(labels: Ints, draw: Generator) -> Floats:
     pose = Pose(
         font=draw.integers(len(FONTS), size=n),
         # Small and off the middle: a model that knows large digits only must not read it.
-        height=_between(draw, 8, 13, n),
+        height=_between(draw, 9, 14, n),
         stretch=_between(draw, 0.9, 1.1, n),
         angle=_between(draw, -0.03, 0.03, n),
         shear=_between(draw, 0, 0, n),
-        x=_between(draw, -8, 8, n),
-        y=_between(draw, -8, 8, n),
+        x=_between(draw, -5, 5, n),
+        y=_between(draw, -5, 5, n),
     )
     paper, black = _between(draw, 0.92, 1, n, 1, 1, 1), _between(draw, 0.8, 1, n, 1, 1, 1)
     return paper - black * _ink(labels, pose) + _grain(draw, 0.02, n, 1)

@@ -51,7 +51,8 @@ def assemble(experiment: Experiment) -> Federation:
         if part.client in sizes
     }
     tests = {domain.name: domain.test for domain in benchmark.domains}
-    notices = _notices(benchmark, parts, sites)
+    caution = experiment.method.caution(server.net)
+    notices = [*([caution] if caution else []), *_notices(benchmark, parts, sites)]
     return Federation(benchmark, parts, server, sites, tests, notices)
 
 

@@ -113,7 +113,7 @@ def explain(
     """One line for each fault: field, what was given, what is allowed."""
     lines = []
     for error in _of_the_meant_branch(fault.errors()):
-        path = [*where, *(str(step) for step in error["loc"] if not _is_branch(step))]
+        path = [*where, *_fields_of(error["loc"])]
         kind, given, name = error["type"], error["input"], ".".join(path)
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             lines.append(f"{name}: no such field{_known_fields(path, list(known))}")
@@ -127,9 +127,16 @@ def explain(
     return lines
 
 
+def _fields_of(place: tuple[int | str, ...]) -> list[str]:
+    """A fault's place without the branches of unions that pydantic puts into it."""
+    rule = place[:1] == ("partition",) and place[1:2] and place[1] in RULES
+    steps = (place[0], *place[2:]) if rule else place
+    return [str(step) for step in steps if not _is_branch(step)] or [str(s) for s in place[-1:]]
+
+
 def _is_branch(step: int | str) -> bool:
-    """Whether a step of a fault's path names a branch of a union, not a field."""
-    return step in RULES or str(step).startswith(("constrained-", "dict["))
+    """Whether a step names a branch of "a number or a table"."""
+    return str(step).startswith(("constrained-", "dict["))
 
 
 def _of_the_meant_branch(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:

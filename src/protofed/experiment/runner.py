@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, Step
 from protofed.core.threads import torch_threads
+from protofed.data.benchmark import Benchmark
 from protofed.data.parts import to_json
 from protofed.engines.base import Engine
 from protofed.engines.local import LocalEngine
@@ -73,7 +75,8 @@ class Run(Generic[S, C]):
         """All rounds that are still to do; `watch` is told after each."""
         began, total = time.monotonic(), self.experiment.rounds
         self.folder.open(self.experiment)
-        self.folder.write("env.json", environment())
+        data = fingerprints(self.federation.benchmark)
+        self.folder.write("env.json", {**environment(), "data": data})
         parts = to_json(self.federation.parts, self.federation.benchmark)
         self.folder.write("partition.json", parts)
         server, first = self._restore()
@@ -142,6 +145,18 @@ def participants(
 def traffic(messages: Mail) -> int:
     """The bytes of the tensors in some messages."""
     return sum(sum(message.parts.values()) for message in messages.values())
+
+
+def fingerprints(benchmark: Benchmark) -> dict[str, str]:
+    """SHA-256 of each domain's images and labels, as the nets of a run saw them."""
+    sums = {}
+    for domain in benchmark.domains:
+        digest = hashlib.sha256()
+        for part in (domain.train, domain.test):
+            digest.update(part.images.numpy().data)
+            digest.update(part.labels.numpy().data)
+        sums[domain.name] = digest.hexdigest()
+    return sums
 
 
 def environment() -> dict[str, str]:

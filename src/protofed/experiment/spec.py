@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,6 +16,7 @@ from pydantic import (
     PlainSerializer,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
@@ -83,18 +84,20 @@ class Data(Section):
     channels: Literal[1, 3] = of_benchmark("channels")
     pad: int = of_benchmark("pad", ge=0, le=64)  # pixels around the image before a random crop
     flip: bool = of_benchmark("flip")  # random mirror images
+    revision: int = of_benchmark("revision")  # of the images; only this version's can be had
 
-    @field_validator("domains")
-    @classmethod
-    def _known_domains(cls, domains: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        entry = BENCHMARKS[info.data["name"]]
+    @model_validator(mode="after")
+    def _of_this_benchmark(self) -> Self:
+        entry = BENCHMARKS[self.name]
         known = entry.domains + entry.on_request
-        for domain in domains:
+        for domain in self.domains:
             if domain not in known:
                 raise unknown(domain, known)
-        if not domains or len(set(domains)) < len(domains):
-            raise ValueError("name at least one domain, and each once")
-        return domains
+        if not self.domains or len(set(self.domains)) < len(self.domains):
+            raise ValueError("domains: name at least one, and each once")
+        if self.revision != entry.revision:
+            raise ValueError(f"revision: this version of protofed has {entry.revision}")
+        return self
 
 
 class Experiment(Section):

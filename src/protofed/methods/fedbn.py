@@ -31,6 +31,9 @@ class FedBN(Method[Global, Model]):
     def personal(self) -> bool:
         return True
 
+    def caution(self, net: Net) -> str:
+        return "" if norms(net) else "the net has no batch norm to keep: FedBN is FedAvg here"
+
     def init_server(self, site: Site) -> Global:
         return Global(site.fresh().without(*norms(site.net)))
 
