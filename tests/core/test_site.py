@@ -114,5 +114,16 @@ def test_look_carries_no_gradient() -> None:
 def test_scan_gives_every_example_once_in_order_without_noise() -> None:
     site = SITES[1]
     scanned = list(site.scan(site.train))
-    assert torch.equal(torch.cat([b.y for b in scanned]), site.train.labels)
-    assert torch.equal(torch.cat([b.x for b in scanned]), site.pixels.test(site.train.images))
+    assert torch.equal(torch.cat([y for _, y in scanned]), site.train.labels)
+    assert torch.equal(torch.cat([x for x, _ in scanned]), site.pixels.test(site.train.images))
+
+
+def test_batches_are_numbered_through_all_epochs_and_know_their_step() -> None:
+    batches = list(SITES[0].batches(Step(3, 9, 1)))
+    assert [batch.number for batch in batches] == list(range(len(batches)))
+    assert {batch.step for batch in batches} == {Step(3, 9, 1)}
+
+
+def test_a_site_without_images_has_no_batch() -> None:
+    assert list(SERVER.batches(Step(0, 1))) == []
+    assert list(SERVER.scan(SERVER.train)) == []

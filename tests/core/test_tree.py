@@ -98,6 +98,30 @@ def test_mean_of_equal_trees_is_each_of_them_bit_for_bit() -> None:
     assert tree.equal(tree.mean([leaf] * 3, [7, 11, 13]), leaf)
 
 
+def test_trees_of_different_kinds_are_refused_not_averaged() -> None:
+    one = {"w": torch.ones(3)}
+    for other, word in (
+        ({"w": torch.ones(1)}, "different kinds"),
+        ({"w": torch.ones(3, dtype=torch.float64)}, "different kinds"),
+        ({"w": torch.ones(3), "v": torch.ones(1)}, "only one of them has v"),
+        ({"v": torch.ones(3)}, "only one of them has v, w"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            tree.mean([one, other], [1, 1])
+
+
+def test_distance_pairs_by_name_whatever_the_order() -> None:
+    one = Model({"a": torch.tensor(1.0), "b": torch.tensor(5.0)}, {})
+    other = Model({"b": torch.tensor(5.0), "a": torch.tensor(4.0)}, {})
+    assert tree.squared_distance(one.weights, other.weights).item() == 9.0
+
+
+@pytest.mark.parametrize("leaf", [(torch.ones(1),), {1, 2}, object()])
+def test_what_cannot_stand_in_a_tree_is_refused(leaf: object) -> None:
+    with pytest.raises(TypeError, match="cannot stand in a tree"):
+        tree.clone({"a": leaf})
+
+
 def test_mean_without_weight_is_an_error() -> None:
     with pytest.raises(ValueError, match="positive"):
         tree.mean([{"w": torch.ones(1)}], [0])

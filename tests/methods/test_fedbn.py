@@ -44,6 +44,9 @@ def test_clients_share_everything_but_their_batch_norm() -> None:
     site, sites = toy_sites(FedBN())
     method, engine = FedBN(), LocalEngine(FedBN(), sites)
     play_round(method, site, method.init_server(site), engine, sorted(sites), Step(0, 1))
+    shared = method.init_server(site).model.weights.keys()
+    assert shared.isdisjoint(engine.states[0].weights)
+    assert shared | engine.states[0].weights.keys() == site.fresh().weights.keys()
     states = [engine.states[client] for client in sorted(sites)]
     for one, other in pairwise(states):
         assert one.weights.keys() == other.weights.keys() != set()
@@ -71,7 +74,7 @@ def test_a_client_is_scored_with_its_own_statistics() -> None:
     site, sites = toy_sites(FedBN())
     method, engine = FedBN(), LocalEngine(FedBN(), sites)
     server = play_round(method, site, method.init_server(site), engine, sorted(sites), Step(0, 1))
-    x = next(sites[0].scan(sites[0].train)).x
+    x, _ = next(sites[0].scan(sites[0].train))
     answers = [
         method.predict(replace(sites[0]), method.publish(server), engine.states[c], x)
         for c in (0, 3)

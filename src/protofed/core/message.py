@@ -11,6 +11,7 @@ from protofed.core import tree
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 
+RESERVED = {"model", "protos"}
 Extra = Tensor | Model | Prototypes | Mapping[str, Tensor]
 
 
@@ -27,6 +28,8 @@ class Message:
     @property
     def parts(self) -> dict[str, int]:
         """The bytes of each part that is there, by name: ``model``, ``protos``, extras."""
+        if RESERVED & self.extras.keys():
+            raise ValueError(f"extras must not be named {' or '.join(sorted(RESERVED))}")
         everything = {"model": self.model, "protos": self.protos, **self.extras}
         sizes = {name: tree.nbytes(part) for name, part in everything.items()}
         return {name: size for name, size in sizes.items() if size}

@@ -26,23 +26,30 @@ class Global:
     model: Model
 
 
+class Travels(NamedTuple):
+    """The parts of messages that cross the wire: "model", "protos", names of extras."""
+
+    up: tuple[str, ...] = ("model",)  # from a client
+    down: tuple[str, ...] = ("model",)  # to a client
+
+
 class About(NamedTuple):
-    """Where a method comes from and what it puts on the wire."""
+    """Where a method comes from."""
 
     label: str  # as tables print it
     title: str
     venue: str = ""
     year: int | None = None
     link: str = ""
-    up: tuple[str, ...] = ("model",)  # parts of a reply: "model", "protos", names of extras
-    down: tuple[str, ...] = ("model",)  # parts of what the server sends
+    family: str = "baseline"  # or "prototype", "drift", "aggregation", ...
+    star: str = ""  # what a reader must know of the implementation, e.g. a reconstruction
 
 
 S = TypeVar("S", bound=Global, default=Global)  # server state
 C = TypeVar("C", default=None)  # client state: private, kept by the engine
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True, config={**STRICT, "strict": True})
 class Method(Generic[S, C]):
     """Federated averaging, as pure functions over explicit state; fields are hyperparameters.
 
@@ -60,6 +67,11 @@ class Method(Generic[S, C]):
     def personal(self) -> bool:
         """Whether each client is scored with a model of its own."""
         return False
+
+    @property
+    def travels(self) -> Travels:
+        """What it puts on the wire; `check_method` compares this with what really travels."""
+        return Travels()
 
     def caution(self, net: Net) -> str:
         """What a reader of the scores must know about this method on this net, or nothing."""
@@ -108,6 +120,10 @@ class Method(Generic[S, C]):
     def predict(self, site: Site, inbox: Message, state: C, x: Tensor) -> Tensor:
         """Class scores [B, C]; at the server, or at a client with its state if `personal`."""
         return site.look(inbox.model, x).logits
+
+    def opinions(self, site: Site, inbox: Message, state: C, x: Tensor) -> dict[str, Tensor]:
+        """Other ways to predict that are scored beside `predict`, by name: scores [B, C] each."""
+        return {}
 
 
 AnyMethod: TypeAlias = Method[Any, Any]  # for code that holds methods but never opens their states

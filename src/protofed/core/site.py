@@ -28,11 +28,13 @@ class Step(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Images ready for a net, with their classes and the local epoch they belong to."""
+    """Images ready for a net, with their classes and when they are trained on."""
 
     x: Tensor  # [B, channels, side, side] float
     y: Tensor  # [B]
-    epoch: int
+    step: Step
+    epoch: int  # of this leg's local training
+    number: int  # of the batch, counted through all epochs: for named random streams
 
 
 @dataclass(frozen=True)
@@ -82,34 +84,39 @@ class Site:
         """The initial model of this site's architecture."""
         return initial(self.net)
 
-    def run(self, model: Model, x: Tensor) -> Out:
+    def run(self, model: Model, x: Tensor, *more: object) -> Out:
         """Forward in training mode; moves `model.buffers`, so only for the model being trained.
 
-        A batch of one has no batch statistics: there the running ones are used instead.
+        A batch of one has no batch statistics: there the running ones are used instead. What
+        comes after `x` goes to the net's forward as it is (a method's own net may take more).
         """
-        return self._call(model, x, training=len(x) > 1)
+        return self._call(len(x) > 1, model, x, *more)
 
     @torch.no_grad()
-    def look(self, model: Model, x: Tensor) -> Out:
+    def look(self, model: Model, x: Tensor, *more: object) -> Out:
         """Forward in evaluation mode without gradients; changes nothing."""
-        return self._call(model, x, training=False)
+        return self._call(False, model, x, *more)
 
-    def _call(self, model: Model, x: Tensor, training: bool) -> Out:
+    def _call(self, training: bool, model: Model, *inputs: object) -> Out:
         self.net.train(training)
-        out: Out = functional_call(self.net, {**model.weights, **model.buffers}, (x,), strict=True)
+        state = {**model.weights, **model.buffers}
+        out: Out = functional_call(self.net, state, inputs, strict=True)
         return out
 
     def batches(self, step: Step, phase: str = "", epochs: int | None = None) -> Iterator[Batch]:
         """Shuffled, augmented batches of the training data, the same for the same arguments."""
+        number = 0
         for epoch in range(self.training.epochs if epochs is None else epochs):
             draw = self.rng("batches", phase, step.round, step.leg, epoch)
             order = torch.randperm(len(self.train), generator=draw)
             for rows in self.training.cut(order):
                 chosen = self.train.rows(rows)
-                yield Batch(self.pixels.train(chosen.images, draw), chosen.labels, epoch)
+                x = self.pixels.train(chosen.images, draw)
+                yield Batch(x, chosen.labels, step, epoch, number)
+                number += 1
 
-    def scan(self, data: Dataset) -> Iterator[Batch]:
-        """All of `data` once, in order and without augmentation."""
-        for rows in torch.arange(len(data)).split(SCAN_BATCH):
-            chosen = data.rows(rows)
-            yield Batch(self.pixels.test(chosen.images), chosen.labels, 0)
+    def scan(self, data: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
+        """All images x and classes y of `data` once, in order and without augmentation."""
+        for start in range(0, len(data), SCAN_BATCH):
+            chosen = data.rows(torch.arange(start, min(start + SCAN_BATCH, len(data))))
+            yield self.pixels.test(chosen.images), chosen.labels

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.site import Dataset, Site
+
+MAIN = ""  # the name under which `Method.predict` is counted; opinions have names of their own
 
 
 class Tally(NamedTuple):
@@ -21,9 +24,14 @@ class Tally(NamedTuple):
         return 100 * self.correct / self.total if self.total else None
 
 
-def tally(method: Method[S, C], site: Site, inbox: Message, state: C, test: Dataset) -> Tally:
+Tallies = dict[str, Tally]  # of each predictor, the main one first
+
+
+def tally(method: Method[S, C], site: Site, inbox: Message, state: C, test: Dataset) -> Tallies:
     """Score a published message, with a client's state if the method is personal."""
-    correct = 0
-    for x, y, _ in site.scan(test):
-        correct += int((method.predict(site, inbox, state, x).argmax(1) == y).sum())
-    return Tally(correct, len(test))
+    correct: Counter[str] = Counter({MAIN: 0})
+    for x, y in site.scan(test):
+        answers = {MAIN: method.predict(site, inbox, state, x)}
+        for name, scores in {**answers, **method.opinions(site, inbox, state, x)}.items():
+            correct[name] += int((scores.argmax(1) == y).sum())
+    return {name: Tally(count, len(test)) for name, count in correct.items()}

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Number = Strict()  # "3" is no number, and true is not 1
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SGD:
     """Stochastic gradient descent; made anew for every fit, so momentum never outlives it."""
 
-    lr: float = Field(default=0.01, ge=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=1e-5, ge=0)
+    lr: Annotated[float, Number] = Field(default=0.01, ge=0)
+    momentum: Annotated[float, Number] = Field(default=0.9, ge=0, lt=1)
+    weight_decay: Annotated[float, Number] = Field(default=1e-5, ge=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(SGD):
     """A client's local training in one round."""
 
-    epochs: int = Field(default=5, ge=1)
-    batch: int = Field(default=64, ge=1)
+    epochs: Annotated[int, Number] = Field(default=5, ge=1, le=100_000)
+    batch: Annotated[int, Number] = Field(default=64, ge=1, le=1_000_000)
     last_batch: Literal["keep", "merge", "drop"] = "keep"  # what becomes of a short last batch
 
     def cut(self, order: Tensor) -> list[Tensor]:
-        """Split shuffled row numbers [N] into batches; there is always at least one."""
-        batches = list(order.split(self.batch))
+        """Split shuffled row numbers [N] into batches; one at least, unless there are no rows."""
+        batches = list(order.split(self.batch)) if len(order) else []
         if len(batches) > 1 and len(batches[-1]) < self.batch and self.last_batch != "keep":
             short = batches.pop()
             if self.last_batch == "merge":

@@ -15,6 +15,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 NODES: dict[str, type] = {}
+LEAVES = (Tensor, bool, int, float, str, type(None))
 
 
 @dataclass_transform(frozen_default=True)
@@ -38,7 +39,9 @@ def children(tree: object) -> list[tuple[int | str, Any]] | None:
         return list(tree.items())
     if isinstance(tree, list):
         return list(enumerate(tree))
-    return None
+    if isinstance(tree, LEAVES):
+        return None
+    raise TypeError(f"{type(tree).__name__} cannot stand in a tree: use a list, dict or node")
 
 
 def rebuild(tree: T, branches: Mapping[int | str, Any]) -> T:
@@ -58,6 +61,10 @@ def map(fn: Callable[..., Tensor], tree: T, *others: T) -> T:
     if branches is None:
         return tree
     rest = [dict(children(other) or ()) for other in others]
+    for other in rest:
+        if other.keys() != {name for name, _ in branches}:
+            odd = sorted(str(name) for name in other.keys() ^ dict(branches).keys())
+            raise ValueError(f"trees differ: only one of them has {', '.join(odd)}")
     return rebuild(
         tree, {name: map(fn, child, *(r[name] for r in rest)) for name, child in branches}
     )
@@ -88,18 +95,27 @@ def mean(trees: Sequence[T], weights: Sequence[float]) -> T:
         raise ValueError(f"weights must have a positive sum, got {list(weights)}")
 
     def average(*parts: Tensor) -> Tensor:
-        exact = torch.zeros_like(parts[0], dtype=torch.float64)
+        first = parts[0]
+        if any(part.shape != first.shape or part.dtype != first.dtype for part in parts):
+            found = {(str(part.dtype), tuple(part.shape)) for part in parts}
+            raise ValueError(f"cannot average tensors of different kinds: {sorted(found)}")
+        exact = torch.zeros_like(first, dtype=torch.float64)
         for part, weight in zip(parts, weights, strict=True):
             exact.add_(part, alpha=weight / total)
-        return exact.to(parts[0].dtype) if parts[0].is_floating_point() else exact.round().long()
+        return (exact if first.is_floating_point() else exact.round()).to(first.dtype)
 
     return map(average, *trees)
 
 
 def squared_distance(one: T, other: T) -> Tensor:
     """The squared Euclidean distance between two trees, as a scalar that carries gradients."""
-    terms = [(a - b).square().sum() for a, b in zip(leaves(one), leaves(other), strict=True)]
-    return torch.stack(terms).sum()
+    terms = leaves(map(lambda a, b: (a - b).square().sum(), one, other))
+    return torch.stack(list(terms)).sum()
+
+
+def finite(tree: object) -> bool:
+    """Whether no tensor of a tree holds NaN or infinity."""
+    return all(bool(leaf.isfinite().all()) for leaf in leaves(tree))
 
 
 def equal(one: object, other: object) -> bool:

@@ -8,18 +8,18 @@ from typing import Protocol
 
 from protofed.core.message import Message
 from protofed.core.site import ClientId, Dataset, Step
-from protofed.core.tally import Tally
+from protofed.core.tally import Tallies
 
 
 class Engine(Protocol):
     """Carries messages to the clients and back, and holds what the clients keep private."""
 
     def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
-        """Let each addressed client train; the replies stand in the order of `inboxes`."""
+        """Let each addressed client train; replies in the order of `inboxes`, without lost ones."""
 
     def score(
         self, inbox: Message, tests: Mapping[str, Dataset]
-    ) -> dict[ClientId, dict[str, Tally]]:
+    ) -> dict[ClientId, dict[str, Tallies]]:
         """Every client's own model on every test set, without touching any state."""
 
     def save(self, folder: Path) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Generic
 
+from protofed.core.disk import write_whole
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.pack import pack, unpack
 from protofed.core.site import ClientId, Dataset, Site, Step
-from protofed.core.tally import Tally, tally
+from protofed.core.tally import Tallies, tally
 
 STATES = "clients.safetensors"
 
@@ -43,7 +44,7 @@ class LocalEngine(Generic[S, C]):
 
     def score(
         self, inbox: Message, tests: Mapping[str, Dataset]
-    ) -> dict[ClientId, dict[str, Tally]]:
+    ) -> dict[ClientId, dict[str, Tallies]]:
         return {
             client: {
                 name: tally(self.method, site, inbox, self.state(client), test)
@@ -53,7 +54,7 @@ class LocalEngine(Generic[S, C]):
         }
 
     def save(self, folder: Path) -> None:
-        (folder / STATES).write_bytes(pack(dict(sorted(self.states.items()))))
+        write_whole(folder / STATES, pack(dict(sorted(self.states.items()))))
 
     def load(self, folder: Path) -> None:
         self.states = unpack((folder / STATES).read_bytes())

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method
+from protofed.core.method import About, Global, Method, Travels
 from protofed.core.model import Model
 from protofed.core.site import ClientId, Site, Step
 
@@ -22,13 +22,15 @@ class Local(Method[Global, Model]):
     about: ClassVar[About] = About(
         label="Local",
         title="Training at each site alone",
-        up=(),
-        down=(),
     )
 
     @property
     def personal(self) -> bool:
         return True
+
+    @property
+    def travels(self) -> Travels:
+        return Travels(up=(), down=())
 
     def init_server(self, site: Site) -> Global:
         return Global(Model())
