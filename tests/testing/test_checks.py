@@ -115,6 +115,77 @@ class NeedsEverybody(Method):
         return Global(replies[3].model)
 
 
+@dataclass(frozen=True)
+class Overflowing(Method[Global, Model]):
+    """Divides by zero for a class that a client lacks, in its private state."""
+
+    about: ClassVar[About] = ABOUT
+
+    def init_client(self, site: Site) -> Model:
+        return Model({"w": torch.ones(site.classes)})
+
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        reply, _ = super().train(site, inbox, state, step)
+        counts = torch.bincount(site.train.labels, minlength=site.classes)
+        return reply, Model({"w": state.weights["w"] / counts})
+
+
+ORDER: list[int] = []
+
+
+@dataclass(frozen=True)
+class OrderBound(Method):
+    """Takes its weight from its place in the queue, starting anew after every fourth client."""
+
+    about: ClassVar[About] = ABOUT
+
+    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+        ORDER.append(site.id)
+        reply, _ = super().train(site, inbox, state, step)
+        return replace(reply, size=1 + len(ORDER) % 4), None
+
+
+@dataclass(frozen=True)
+class WrongShape(Method):
+    """Predicts with scores for three classes only."""
+
+    about: ClassVar[About] = ABOUT
+
+    def predict(self, site: Site, inbox: Message, state: None, x: Tensor) -> Tensor:
+        return super().predict(site, inbox, state, x)[:, :3]
+
+
+@dataclass(frozen=True)
+class Smuggler(Method):
+    """Sends pixels as metrics."""
+
+    about: ClassVar[About] = ABOUT
+
+    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+        reply, _ = super().train(site, inbox, state, step)
+        pixels = site.train.images[0].flatten().tolist()
+        return replace(reply, metrics={str(i): float(p) for i, p in enumerate(pixels)}), None
+
+
+@dataclass(frozen=True)
+class TwoLegs(Method):
+    """Empties the replies of its second leg in place."""
+
+    about: ClassVar[About] = ABOUT
+
+    @property
+    def legs(self) -> int:
+        return 2
+
+    def merge(
+        self, site: Site, server: Global, replies: Mapping[int, Message], step: Step
+    ) -> Global:
+        merged = super().merge(site, server, replies, step)
+        for weight in replies[min(replies)].model.weights.values():
+            weight.mul_(1 - step.leg)
+        return merged
+
+
 @pytest.mark.parametrize(
     ("method", "fault"),
     [
@@ -125,9 +196,24 @@ class NeedsEverybody(Method):
         (Secretive(), "histogram"),
         (InPlaceMerge(), "changed the replies"),
         (NeedsEverybody(), "only some clients"),
+        (NeedsEverybody(), "drops out"),
+        (Overflowing(), "NaN or infinity"),
+        (OrderBound(), "order in which clients run"),
+        (WrongShape(), "not \\[images, classes\\]"),
+        (Smuggler(), "metrics"),
+        (TwoLegs(), "changed the replies"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else "",
 )
 def test_a_slip_is_caught_and_named(method: AnyMethod, fault: str) -> None:
     with pytest.raises(BrokenMethodError, match=fault):
         check_method(method)
+
+
+def test_a_class_or_an_undecorated_method_is_refused() -> None:
+    class Plain(Method):
+        about: ClassVar[About] = ABOUT
+
+    for wrong in (GlobalRandomness, Plain()):
+        with pytest.raises(BrokenMethodError, match="dataclass"):
+            check_method(wrong)  # type: ignore[arg-type]

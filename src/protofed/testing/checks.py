@@ -21,6 +21,7 @@ from protofed.engines.rounds import Mail, play_round
 from protofed.testing.toy import toy_sites
 
 ROUNDS = 4
+MOST_METRICS = 20
 
 
 class BrokenMethodError(AssertionError):
@@ -44,6 +45,15 @@ class AuditEngine(LocalEngine[S, C]):
             if pack(state) != packed:
                 self.changed.add("train() changed the state that it was given")
         return {c: unpack(pack(m)) for c, m in replies.items()}
+
+
+class DropoutEngine(LocalEngine[S, C]):
+    """Loses the reply of one client in every exchange, another one each time."""
+
+    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+        replies = super().exchange(inboxes, step)
+        lost = sorted(replies)[(step.round + step.leg) % len(replies)]
+        return {client: reply for client, reply in replies.items() if client != lost}
 
 
 class Trial(Generic[S, C]):
@@ -85,7 +95,7 @@ class Trial(Generic[S, C]):
 
     def finite(self) -> Iterator[str]:
         for where, state in (("server", self.server), ("client", self.engine.states)):
-            if not all(leaf.isfinite().all() for leaf in tree.leaves(state)):
+            if not tree.finite(state):
                 yield f"the {where} state holds NaN or infinity (a class absent at a client?)"
 
     def pure_train_and_wire(self) -> Iterator[str]:
@@ -96,23 +106,32 @@ class Trial(Generic[S, C]):
             yield "another result when messages are serialised: something travels beside Message"
 
     def pure_server(self) -> Iterator[str]:
-        method, site, server = self.method, self.site, self.server
-        before, step = pack(server), Step(ROUNDS, ROUNDS + 1)
-        inboxes = method.send(site, server, self.everyone, step)
-        replies = self.engine_copy().exchange(inboxes, step)
-        letters = pack(dict(replies))
-        if method.legs == 1:
-            method.merge(site, server, replies, step)
-        state = self.engine.state(self.everyone[0])
-        private = pack(state)
-        for batch in self.sites[0].scan(self.sites[0].train):
-            method.predict(self.sites[0], method.publish(server), state, batch.x)
-        if pack(server) != before:
-            yield "send(), merge(), publish() or predict() changed the server state it was given"
-        if pack(dict(replies)) != letters:
-            yield "merge() changed the replies it was given"
-        if pack(state) != private:
-            yield "predict() changed the client state it was given"
+        method, site, server, engine = self.method, self.site, self.server, self.engine_copy()
+        for leg in range(method.legs):
+            step = Step(ROUNDS, ROUNDS + 1, leg)
+            before = pack(server)
+            replies = engine.exchange(method.send(site, server, self.everyone, step), step)
+            letters = pack(dict(replies))
+            merged = method.merge(site, server, replies, step)
+            if pack(server) != before:
+                yield "send() or merge() changed the server state that it was given"
+            if pack(dict(replies)) != letters:
+                yield "merge() changed the replies that it was given"
+            server = merged
+
+    def predictions(self) -> Iterator[str]:
+        client, site = self.everyone[0], self.sites[self.everyone[0]]
+        product, state = self.method.publish(self.server), self.engine.state(client)
+        before = pack(self.server), pack(product), pack(state)
+        for x, _ in site.scan(site.train):
+            scores = {"predict()": self.method.predict(site, product, state, x)}
+            for name, table in {**scores, **self.method.opinions(site, product, state, x)}.items():
+                if table.shape != (len(x), site.classes):
+                    yield f"{name} gives scores {list(table.shape)}, not [images, classes]"
+                elif table.isnan().any():
+                    yield f"{name} gives NaN"
+        if (pack(self.server), pack(product), pack(state)) != before:
+            yield "publish(), predict() or opinions() changed what it was given"
 
     def engine_copy(self) -> LocalEngine[S, C]:
         """An engine that stands where the first run ended, sharing no memory with it."""
@@ -144,34 +163,42 @@ class Trial(Generic[S, C]):
         def two(number: int) -> list[ClientId]:
             return sorted({number % len(self.everyone), (number + 1) % len(self.everyone)})
 
-        try:
-            server = self.play(LocalEngine(self.method, self.sites), who=two)
-            self.play(LocalEngine(self.method, self.sites), rounds=range(1), who=lambda _: [0])
-        except Exception as fault:
-            yield f"fails when only some clients take part: {fault!r}"
-        else:
-            if not all(leaf.isfinite().all() for leaf in tree.leaves(server)):
-                yield "NaN or infinity when only some clients take part"
+        trials: dict[str, Callable[[], S]] = {
+            "only some clients take part": lambda: self.play(self._engine(), who=two),
+            "one client takes part": lambda: self.play(self._engine(), who=lambda _: [0]),
+            "a client drops out": lambda: self.play(DropoutEngine(self.method, self.sites)),
+        }
+        for when, trial in trials.items():
+            try:
+                if not tree.finite(trial()):
+                    yield f"NaN or infinity when {when}"
+            except Exception as fault:
+                yield f"fails when {when}: {fault!r}"
+
+    def _engine(self) -> LocalEngine[S, C]:
+        return LocalEngine(self.method, self.sites)
 
     def client_state_moves(self) -> Iterator[str]:
         for client, site in self.sites.items():
-            start = self.method.init_client(site)
-            if start is not None and tree.equal(start, self.engine.states[client]):
+            start, end = self.method.init_client(site), self.engine.states[client]
+            if list(tree.leaves([start, end])) and tree.equal(start, end):
                 yield f"client {client}'s state never moves: return the new one from train()"
                 return
 
     def bytes_as_documented(self) -> Iterator[str]:
-        about = self.method.about
+        travels = self.method.travels
         for name, messages, told in (
-            ("up", self.received, about.up),
-            ("down", self.sent, about.down),
+            ("up", self.received, travels.up),
+            ("down", self.sent, travels.down),
         ):
             found = {part for message in messages for part in message.parts}
             if found != set(told):
                 yield (
-                    f"about.{name} says {sorted(told) or 'nothing'}, "
+                    f"travels.{name} says {sorted(told) or 'nothing'}, "
                     f"but {sorted(found) or 'nothing'} travelled"
                 )
+            if any(len(message.metrics) > MOST_METRICS for message in messages):
+                yield f"more than {MOST_METRICS} metrics in a message: use extras, and say so"
 
     def own_randomness(self) -> Iterator[str]:
         before = torch.get_rng_state()
@@ -184,6 +211,7 @@ CHECKS: tuple[Callable[[Trial[Any, Any]], Iterator[str]], ...] = (
     Trial.finite,
     Trial.pure_train_and_wire,
     Trial.pure_server,
+    Trial.predictions,
     Trial.order_of_clients,
     Trial.resume,
     Trial.partial_participation,
@@ -195,6 +223,11 @@ CHECKS: tuple[Callable[[Trial[Any, Any]], Iterator[str]], ...] = (
 
 def check_method(method: Method[S, C]) -> None:
     """Run a method through all checks on a toy federation; every fault found is raised at once."""
+    if not isinstance(method, Method) or "__dataclass_fields__" not in vars(type(method)):
+        raise BrokenMethodError(
+            "give an instance of a Method subclass that is decorated with "
+            "pydantic.dataclasses.dataclass(frozen=True)"
+        )
     with torch_threads(1):
         trial = Trial(method)
         faults = [fault for check in CHECKS for fault in check(trial)]
