@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
 from protofed.data import archive
 from protofed.data.archive import Archive, Array, read
@@ -61,13 +62,12 @@ def message(parts: tuple[str, ...] = ("",)) -> str:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were hashed so far."""
     seen: list[Path] = []
-    plain = archive._sha256
 
     def counting(path: Path) -> str:
         seen.append(path)
-        return plain(path)
+        return sha256(path)
 
-    monkeypatch.setattr(archive, "_sha256", counting)
+    monkeypatch.setattr(archive, "sha256", counting)
     return seen
 
 

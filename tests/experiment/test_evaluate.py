@@ -37,7 +37,9 @@ def test_last_five_averages_the_last_five_evaluations_only() -> None:
 
 
 def test_an_evaluation_reads_back_from_its_line() -> None:
-    plain = Evaluation(3, Scores({"a": 1.0}), Scores({"a": 2.0}), {"0": {"a": 2.0}})
+    plain = Evaluation(
+        3, Scores({"a": 1.0}), {"other": Scores({"a": 3.0})}, Scores({"a": 2.0}), {"0": {"a": 2.0}}
+    )
     assert Evaluation.from_plain(plain.plain()) == plain
     assert Evaluation.from_plain(Evaluation(1, Scores({"a": 1.0})).plain()).own is None
 

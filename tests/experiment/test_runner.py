@@ -9,6 +9,7 @@ import torch
 
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
+from protofed.engines.local import LocalEngine
 from protofed.experiment.federation import assemble
 from protofed.experiment.rundir import RunDir, load_server
 from protofed.experiment.runner import Progress, participants, run
@@ -56,8 +57,9 @@ def test_a_run_leaves_torchs_threads_and_generator_alone(tiny: Make, tmp_path: P
 def test_another_seed_gives_other_scores(tiny: Make, tmp_path: Path) -> None:
     for seed in (0, 1):
         run(tiny(seed=seed), tmp_path / str(seed))
-    one, two = ((tmp_path / str(seed) / "partition.json").read_text() for seed in (0, 1))
-    assert one != two
+    for file in ("partition.json", "scores.jsonl"):
+        one, two = ((tmp_path / str(seed) / file).read_text() for seed in (0, 1))
+        assert one != two
 
 
 class StoppedError(Exception):
@@ -69,7 +71,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     name: str, tiny: Make, tmp_path: Path
 ) -> None:
     def stop(progress: Progress) -> None:
-        if progress.round == 2:
+        if progress.round == 2 and not progress.notices:
             raise StoppedError
 
     experiment = tiny(method=name, rounds=4)
@@ -79,7 +81,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     assert not (tmp_path / "broken" / "done").exists()
     seen: list[int] = []
     resumed = run(experiment, tmp_path / "broken", lambda progress: seen.append(progress.round))
-    assert seen == [3, 4]
+    assert seen == [2, 3, 4]  # first where it stands, then each round
     assert resumed.last == whole.last
     one, two = ((tmp_path / folder / "scores.jsonl").read_bytes() for folder in ("whole", "broken"))
     assert one == two
@@ -107,7 +109,7 @@ def test_a_finished_run_is_read_not_repeated(tiny: Make, tmp_path: Path) -> None
     assert run(tiny(), tmp_path / "a", never) == first
     rounds: list[int] = []
     run(tiny(), tmp_path / "a", lambda progress: rounds.append(progress.round), again=True)
-    assert rounds == [1, 2, 3]
+    assert rounds == [0, 1, 2, 3]
 
 
 def test_a_folder_of_another_experiment_is_refused_and_kept(tiny: Make, tmp_path: Path) -> None:
@@ -190,5 +192,7 @@ def test_odd_sizes_with_batch_norm_stay_finite(
     folder = RunDir(tmp_path / "a")
     newest = folder.newest()
     assert newest is not None
-    assert all(leaf.isfinite().all() for leaf in tree.leaves(load_server(newest)))
+    engine = LocalEngine(METHODS[name](), {})
+    engine.load(newest.folder)
+    assert tree.finite([load_server(newest), engine.states])
     assert result.last.mean is not None

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from protofed.core.errors import ProtofedError
 from protofed.core.training import Training
 from protofed.data.partition import Dirichlet, Shares
-from protofed.experiment.parse import choose, experiment_from, read_toml, set_field
+from protofed.experiment.parse import choose, experiment_from, read_spec, set_field
 from protofed.experiment.spec import Data, Experiment
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
@@ -161,18 +161,18 @@ def test_toml_faults_name_the_file_and_the_place(tmp_path: Path) -> None:
     for name, (content, word) in cases.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ProtofedError, match=word) as caught:
-            read_toml(tmp_path / name)
+            read_spec(tmp_path / name)
         assert name in str(caught.value)
     with pytest.raises(ProtofedError, match="No such file"):
-        read_toml(tmp_path / "absent.toml")
+        read_spec(tmp_path / "absent.toml")
     with pytest.raises(ProtofedError, match="directory"):
-        read_toml(tmp_path)
+        read_spec(tmp_path)
 
 
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_bytes(b"\xef\xbb\xbfrounds = 3\n")
-    assert read_toml(file) == {"rounds": 3}
+    assert read_spec(file) == {"rounds": 3}
 
 
 @pytest.mark.parametrize(

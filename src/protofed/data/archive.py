@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zipfile
@@ -16,6 +15,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from protofed.core.disk import sha256, write_json
 from protofed.core.errors import ProtofedError
 from protofed.core.site import Dataset
 from protofed.data.cache import cache_folder
@@ -105,21 +105,16 @@ def _verify(path: Path, expected: str) -> None:
     stamps = _stamps()
     if stamps.get(str(path)) == stamp:
         return
-    found = _sha256(path)
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise ProtofedError(f"{path} cannot be read: {error.strerror}") from error
     if found != expected:
         raise ProtofedError(
             f"{path} is damaged or was changed: expected sha256 {expected[:12]}…, "
             f"found {found[:12]}…\nfetch it again, together with its meta.json"
         )
     _remember({**stamps, str(path): stamp})
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise ProtofedError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _stamps() -> dict[str, object]:
@@ -136,9 +131,7 @@ def _remember(stamps: dict[str, object]) -> None:
     try:
         target = cache_folder() / STAMPS
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(stamps, indent=1))
-        draft.replace(target)
+        write_json(target, stamps)
     except (OSError, RuntimeError):
         return
 

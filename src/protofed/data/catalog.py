@@ -53,6 +53,12 @@ class Entry:
         """The default partition, restricted to the chosen domains where it names domains."""
         return self.partition.only(self.chosen(domains))
 
+    @property
+    def general_notes(self) -> tuple[str, ...]:
+        """The notes that speak of no single domain."""
+        named = tuple(f"{domain}: " for domain in self.domains + self.on_request)
+        return tuple(note for note in self.notes if not note.startswith(named))
+
     def note(self, domain: str) -> str:
         """What the notes say of one domain."""
         mine = f"{domain}: "

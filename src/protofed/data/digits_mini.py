@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,22 +26,26 @@ SYN_TRAIN, SYN_TEST = 10_000, 2_000
 def domain(name: str) -> Domain:
     """One domain of digits-mini: 1,200 training and 300 test images, 32 x 32, ten classes."""
     known_name("domain of digits-mini", name, DOMAINS)
-    key = f"digits-mini-v{VERSION}-{name}"
     if name == "optical":
-        return _domain(name, cached(key, _optical))
-    drawn = cached(key, lambda: _drawn(name, TRAIN, TEST, "digits-mini"))
-    return _domain(name, drawn)
+        return _domain(name, cached(_key("digits-mini", name, "scikit-learn"), _optical))
+    key = _key("digits-mini", name, "matplotlib")
+    return _domain(name, cached(key, lambda: _drawn(name, TRAIN, TEST, "digits-mini")))
 
 
 def synthetic_digits() -> Domain:
     """A stand-in for SYN at full size: 10,000 training and 2,000 test images [N, 32, 32, 3]."""
-    key = f"synthetic-digits-v{VERSION}"
+    key = _key("synthetic-digits", "syn", "matplotlib")
     drawn = cached(key, lambda: _drawn("syn", SYN_TRAIN, SYN_TEST, "synthetic-digits"))
-    note = "SYN re-made by protofed's renderer (the original set cannot be had)"
-    return _domain("syn", drawn, note)
+    return _domain("syn", drawn)
 
 
-def _domain(name: str, arrays: Arrays, note: str = "") -> Domain:
+def _key(purpose: str, name: str, source: str) -> str:
+    """The cache's name for images, which other releases of their makers may draw otherwise."""
+    makers = "-".join(f"{maker}{version(maker)}" for maker in ("pillow", source))
+    return f"{purpose}-v{VERSION}-{name}-{makers}"
+
+
+def _domain(name: str, arrays: Arrays) -> Domain:
     """A domain from the arrays `train_images`, `train_labels` and the same of `test`."""
     train, test = (
         Dataset(
@@ -47,7 +53,7 @@ def _domain(name: str, arrays: Arrays, note: str = "") -> Domain:
         )
         for part in ("train", "test")
     )
-    return Domain(name, train, test, note)
+    return Domain(name, train, test)
 
 
 def _drawn(style: str, train: int, test: int, purpose: str) -> Arrays:

@@ -18,9 +18,9 @@ from protofed.core.training import STRICT
 
 Rows: TypeAlias = NDArray[np.int64]  # row numbers in a domain's training part, or their labels
 Amount = TypeVar("Amount", int, float)
-Count: TypeAlias = Annotated[int, Field(ge=0)]
-AtLeastOne: TypeAlias = Annotated[int, Field(ge=1)]
-Fraction: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+Count: TypeAlias = Annotated[int, Field(ge=0, strict=True)]
+AtLeastOne: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
+Fraction: TypeAlias = Annotated[float, Field(gt=0, le=1, strict=True)]
 TRIES = 1000  # Dirichlet draws before giving up
 
 
@@ -116,6 +116,11 @@ class Equal(Rule):
     kind: Literal["equal"] = "equal"
 
     def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+        if clients > len(labels):
+            raise ProtofedError(
+                f"partition: {clients} clients of '{domain}' share {len(labels)} training images;"
+                f" lower {self.clients_of(domain)}"
+            )
         return np.array_split(draw.permutation(len(labels)), clients)
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from protofed.core.method import C, Method, S
-from protofed.core.tally import Tally, tally
+from protofed.core.tally import MAIN, Tallies, tally
 from protofed.engines.base import Engine
 from protofed.experiment.federation import Federation
 
 LAST = 5  # evaluations that the second summary averages
-RULES = {
-    "last": "last round",
-    "last_five": f"mean of the last {LAST} evaluations",
-}
 
 
 @dataclass(frozen=True)
@@ -55,12 +51,15 @@ class Evaluation:
 
     round: int
     scores: Scores
+    opinions: dict[str, Scores] = field(default_factory=dict)  # a method's other predictors
     own: Scores | None = None  # personal methods: each client on its own domain only
     clients: dict[str, dict[str, float | None]] | None = None  # personal: client by domain
 
     def plain(self) -> dict[str, Any]:
         """As plain data: one line of scores.jsonl."""
         line = {"round": self.round, **self.scores.plain()}
+        if self.opinions:
+            line["opinions"] = {name: scores.plain() for name, scores in self.opinions.items()}
         if self.own is not None:
             line |= {"own": self.own.plain(), "clients": self.clients}
         return line
@@ -72,6 +71,7 @@ class Evaluation:
         return cls(
             line["round"],
             Scores(line["domains"]),
+            {name: Scores(o["domains"]) for name, o in line.get("opinions", {}).items()},
             Scores(own["domains"]) if own else None,
             line.get("clients"),
         )
@@ -85,18 +85,39 @@ def evaluate(
     if not method.personal:
         state = method.init_client(site)
         answers = {name: tally(method, site, product, state, test) for name, test in tests.items()}
-        return Evaluation(finished, Scores({name: t.accuracy for name, t in answers.items()}))
+        columns = {name: [tallies] for name, tallies in answers.items()}
+        return Evaluation(finished, _mean_of(columns), _opinions(columns))
     answers_of = engine.score(product, tests)
     homes = {client: site.domain for client, site in federation.sites.items()}
     everywhere = {name: [answers_of[c][name] for c in answers_of] for name in tests}
     at_home = {name: [answers_of[c][name] for c in homes if homes[c] == name] for name in tests}
-    table = {str(c): {n: t.accuracy for n, t in row.items()} for c, row in answers_of.items()}
-    return Evaluation(finished, _mean_of_clients(everywhere), _mean_of_clients(at_home), table)
+    table = {str(c): {n: t[MAIN].accuracy for n, t in row.items()} for c, row in answers_of.items()}
+    opinions = _opinions(everywhere)
+    return Evaluation(finished, _mean_of(everywhere), opinions, _mean_of(at_home), table)
 
 
-def _mean_of_clients(answers: Mapping[str, Sequence[Tally]]) -> Scores:
-    """Each domain's plain mean over clients."""
-    return Scores({name: _mean([t.accuracy for t in column]) for name, column in answers.items()})
+def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) -> Scores:
+    """Each domain's plain mean over those who answered."""
+    return Scores(
+        {
+            name: _mean([tallies[predictor].accuracy for tallies in column])
+            for name, column in columns.items()
+        }
+    )
+
+
+def _opinions(columns: Mapping[str, Sequence[Tallies]]) -> dict[str, Scores]:
+    """The scores of every predictor but the main one."""
+    found = [set(tallies) for column in columns.values() for tallies in column]
+    return {name: _mean_of(columns, name) for name in sorted(set.intersection(*found) - {MAIN})}
+
+
+def rules(evaluations: int) -> dict[str, str]:
+    """How the two reported scores were taken, in words, after so many evaluations."""
+    return {
+        "last": "last round",
+        "last_five": f"mean of the last {min(LAST, evaluations)} evaluations",
+    }
 
 
 def last_five(evaluations: Sequence[Scores]) -> Scores:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.core.errors import ProtofedError
 from protofed.core.model import ImageShape, Net
@@ -51,8 +52,7 @@ def assemble(experiment: Experiment) -> Federation:
         if part.client in sizes
     }
     tests = {domain.name: domain.test for domain in benchmark.domains}
-    caution = experiment.method.caution(server.net)
-    notices = [*([caution] if caution else []), *_notices(benchmark, parts, sites)]
+    notices = [*_cautions(experiment, server.net), *_notices(benchmark, parts, sites)]
     return Federation(benchmark, parts, server, sites, tests, notices)
 
 
@@ -84,11 +84,26 @@ def _server(experiment: Experiment, benchmark: Benchmark, sizes: dict[ClientId, 
     )
 
 
+def _cautions(experiment: Experiment, net: Net) -> list[str]:
+    """What may make the training itself not mean what the reader thinks."""
+    cautions = [experiment.method.caution(net)]
+    if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in net.modules()):
+        cautions.append("batches of one: batch norm keeps its initial statistics")
+    return [caution for caution in cautions if caution]
+
+
 def _notices(
     benchmark: Benchmark, parts: tuple[Part, ...], sites: dict[ClientId, Site]
 ) -> list[str]:
     """What a reader of the scores must know about this federation."""
-    notices = [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
+    notices = list(BENCHMARKS[benchmark.name].general_notes)
+    notices += [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
+    dealt = {part.domain for part in parts}
+    notices += [
+        f"{domain.name}: has no client, is only tested"
+        for domain in benchmark.domains
+        if domain.name not in dealt
+    ]
     empty = [f"{part.client} ({part.domain})" for part in parts if part.client not in sites]
     if empty:
         notices.append(f"skipped, as they hold no image: client {', '.join(empty)}")

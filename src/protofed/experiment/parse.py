@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from protofed.core.errors import ProtofedError, did_you_mean
-from protofed.core.method import AnyMethod
+from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.partition import RULES
 from protofed.experiment.spec import Data, Experiment
@@ -26,14 +27,20 @@ WRONG_KIND = ("dict_type", "int_type", "float_type")
 Raw = dict[str, Any]
 
 
-def read_toml(path: Path) -> Raw:
-    """The tables of a TOML file as plain data."""
+def read_spec(path: Path) -> Raw:
+    """The tables of a TOML file, or of a run folder's spec.json, as plain data."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ProtofedError(f"{path}: larger than 1 MiB, so hardly a spec")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".json":
+            saved = dict(json.loads(text))
+            return {key: value for key, value in saved.items() if key != "digest"}
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
         raise ProtofedError(f"{path}: not valid TOML: {fault}") from fault
+    except (json.JSONDecodeError, TypeError) as fault:
+        raise ProtofedError(f"{path}: not a spec in JSON: {fault}") from fault
     except (UnicodeDecodeError, RecursionError) as fault:
         raise ProtofedError(f"{path}: not readable as TOML text: {fault}") from fault
     except OSError as fault:
@@ -100,15 +107,18 @@ def method_from(given: object) -> AnyMethod:
     name = fields.pop("name", "fedavg")
     if not isinstance(name, str) or name not in METHODS:
         raise ProtofedError(f"method: {_unknown(str(name), METHODS)}")
+    for field in dataclasses.fields(METHODS[name]):
+        if isinstance(field.default, Method) and isinstance(fields.get(field.name), str | Mapping):
+            fields[field.name] = method_from(fields[field.name])
     try:
-        return TypeAdapter(METHODS[name]).validate_python(fields)
+        return METHODS[name](**{str(key): value for key, value in fields.items()})
     except ValidationError as fault:
         known = [field.name for field in dataclasses.fields(METHODS[name])]
         raise ProtofedError("\n".join(explain(fault, ("method",), known))) from fault
 
 
 def explain(
-    fault: ValidationError, where: tuple[str, ...] = (), known: Iterable[str] = ()
+    fault: ValidationError, where: tuple[str, ...] = (), known: list[str] | None = None
 ) -> list[str]:
     """One line for each fault: field, what was given, what is allowed."""
     lines = []
@@ -116,9 +126,11 @@ def explain(
         path = [*where, *_fields_of(error["loc"])]
         kind, given, name = error["type"], error["input"], ".".join(path)
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-            lines.append(f"{name}: no such field{_known_fields(path, list(known))}")
+            lines.append(f"{name}: no such field{_known_fields(path, known)}")
         elif kind == "unknown_name":
             lines.append(f"{name}: {_unknown(**error['ctx'])}")
+        elif kind == "tuple_type":
+            lines.append(f'{name}: write a list, ["first", "second"], got {_brief(given)}')
         elif kind in ("missing", "missing_argument"):
             lines.append(f"{name}: is required")
         elif kind != "default_factory_not_called":
@@ -155,17 +167,33 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown name '{name}'{did_you_mean(name, names)} (known: {', '.join(names)})"
 
 
-def _known_fields(path: list[str], known: list[str]) -> str:
+def _known_fields(path: list[str], known: list[str] | None) -> str:
     """The hint for a field that does not exist: the nearest one, and all there are."""
-    if not known:
-        rules = [field.name for rule in RULES.values() for field in dataclasses.fields(rule)]
-        sections = {
-            "data": list(Data.model_fields),
-            "training": [field.name for field in dataclasses.fields(Training)],
-            "partition": list(dict.fromkeys(rules)),
-        }
+    name, sections = path[-1], _sections()
+    if known is None:
         known = sections.get(path[0], []) if len(path) > 1 else list(Experiment.model_fields)
-    return f"{did_you_mean(path[-1], known)} (known: {', '.join(known) or 'none'})"
+    if path[0] == "partition" and name in known:  # of a partition, but of one of another kind
+        kinds = [kind for kind, rule in RULES.items() if name in _names(rule)]
+        return f" in a partition of this kind; it belongs to kind {' or '.join(kinds)}"
+    homes = [section for section, fields in sections.items() if name in fields]
+    if len(path) == 1 and homes:
+        return f"; did you mean '{homes[0]}.{name}'?"
+    return f"{did_you_mean(name, known)} (known: {', '.join(known) or 'none'})"
+
+
+def _sections() -> dict[str, list[str]]:
+    """The fields of each section of a spec; of the partition, those of every kind."""
+    rules = [name for rule in RULES.values() for name in _names(rule)]
+    return {
+        "data": list(Data.model_fields),
+        "training": _names(Training),
+        "partition": list(dict.fromkeys(rules)),
+        "method": [name for method in METHODS.values() for name in _names(method)],
+    }
+
+
+def _names(section: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(section)]
 
 
 def _brief(given: object) -> str:
@@ -174,7 +202,8 @@ def _brief(given: object) -> str:
 
 
 def _short(lines: Iterable[str]) -> str:
-    shown = list(lines)
+    """At most five lines; what is not printable is escaped, as it came from a stranger."""
+    shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines]
     if len(shown) > MOST_LINES:
         rest = len(shown) - MOST_LINES + 1
         shown = [*shown[: MOST_LINES - 1], f"... and {rest} more faults"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protofed.experiment.evaluate import RULES, Evaluation, Scores, last_five
+from protofed.core.errors import ProtofedError
+from protofed.experiment.evaluate import Evaluation, Scores, last_five, rules
 from protofed.experiment.rundir import RunDir, read_json
 
 
@@ -17,8 +18,10 @@ class Result:
 
     folder: Path
     digest: str
+    rules: Mapping[str, str]  # in words, how `last` and `last_five` were taken
     last: Scores  # after the last round
     last_five: Scores  # mean of the last five evaluations
+    opinions: Mapping[str, Scores]  # the method's other predictors, last round
     own: Scores | None  # personal methods: each client on its own domain, last round
     clients: Mapping[str, Mapping[str, float | None]] | None  # personal: client by domain
     notices: tuple[str, ...]
@@ -31,7 +34,8 @@ class Result:
             "folder": str(self.folder),
             "digest": self.digest,
             "seconds": self.seconds,
-            **{name: {"rule": RULES[name], **s.plain()} for name, s in scores.items()},
+            **{name: {"rule": self.rules[name], **s.plain()} for name, s in scores.items()},
+            "opinions": {name: scores.plain() for name, scores in self.opinions.items()},
             **({"own": self.own.plain(), "clients": self.clients} if self.own else {}),
             "notices": list(self.notices),
         }
@@ -41,14 +45,18 @@ def read_result(folder: RunDir) -> Result:
     """The result of a finished run, from its files alone."""
     done = read_json(folder.done)
     evaluations = [Evaluation.from_plain(line) for line in folder.lines(folder.scores)]
+    if not evaluations:
+        raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
     newest = evaluations[-1]
     return Result(
         folder=folder.path,
         digest=done["digest"],
+        rules=rules(len(evaluations)),
         last=newest.scores,
         last_five=last_five([evaluation.scores for evaluation in evaluations]),
+        opinions=newest.opinions,
         own=newest.own,
         clients=newest.clients,
         notices=tuple(done["notices"]),
-        seconds=done["seconds"],
+        seconds=round(sum(line["seconds"] for line in folder.lines(folder.rounds)), 1),
     )

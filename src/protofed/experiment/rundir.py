@@ -5,16 +5,20 @@ spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  checkpoints/  d
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from protofed.core.disk import sha256, sync_folder, write_json, write_whole
 from protofed.core.errors import ProtofedError
 from protofed.core.method import Global
 from protofed.core.pack import pack, unpack
 from protofed.engines.base import Engine
-from protofed.experiment.disk import sha256, sync_folder, write_json, write_whole
 from protofed.experiment.spec import Experiment
 
 KEEP = 2  # checkpoints; the one before the newest is the fallback
@@ -35,6 +39,22 @@ class RunDir:
         self.rounds, self.scores = path / "rounds.jsonl", path / "scores.jsonl"
         self.done, self.checkpoints = path / "done", path / "checkpoints"
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder against other processes; the system frees it when this one ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as fault:
+            raise ProtofedError(f"cannot write to {self.path}: {fault.strerror}") from fault
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise ProtofedError(f"another process is writing to {self.path}; wait for it") from None
+        finally:
+            os.close(handle)
+
     def check(self, experiment: Experiment) -> None:
         """Stop if the folder holds something else than this experiment; write nothing."""
         spec = self.path / "spec.json"
@@ -43,7 +63,8 @@ class RunDir:
             if found != experiment.digest:
                 raise ProtofedError(
                     f"{self.path} holds another experiment (digest {found[:12]}, "
-                    f"not {experiment.digest[:12]}): choose another --out"
+                    f"not {experiment.digest[:12]}): choose another --out; "
+                    "--again repeats only the same experiment"
                 )
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ProtofedError(f"{self.path} is not an empty folder: choose another --out")
@@ -51,8 +72,9 @@ class RunDir:
     def open(self, experiment: Experiment) -> None:
         """Make the folder, unless this experiment was begun in it before."""
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             self.write("spec.json", {"digest": experiment.digest, **experiment.plain()})
+            self.checkpoints.mkdir(exist_ok=True)
         except OSError as fault:
             raise ProtofedError(f"cannot write to {self.path}: {fault.strerror}") from fault
 
@@ -67,13 +89,23 @@ class RunDir:
         write_json(self.path / name, content)
 
     def append(self, file: Path, line: dict[str, Any]) -> None:
-        """Add one line to a JSON Lines file."""
+        """Add one line to a JSON Lines file, and see it on the disk."""
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
+            stream.write(json.dumps(line, allow_nan=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
 
     def lines(self, file: Path) -> list[dict[str, Any]]:
-        """The lines of a JSON Lines file; none if it is not there yet."""
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        """The lines of a JSON Lines file; a last one that a crash cut short is left out."""
+        if not file.exists():
+            return []
+        found = []
+        for text in file.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(text))
+            except ValueError:
+                break
+        return found
 
     def rewind(self, finished: int) -> None:
         """Drop the lines of rounds that the checkpoint to go on from does not know."""
@@ -98,14 +130,24 @@ class RunDir:
             shutil.rmtree(old)
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint whose files are all as they were written."""
+        """The newest checkpoint that is whole and whose scores are on record."""
+        scored = {line["round"] for line in self.lines(self.scores)}
         for folder in sorted(self.checkpoints.glob("round-*"), reverse=True):
-            manifest = folder / "manifest.json"
-            if manifest.exists():
-                content = read_json(manifest)
-                if all(sha256(folder / name) == sum_ for name, sum_ in content["sha256"].items()):
-                    return Checkpoint(content["round"], folder)
+            finished = _whole(folder)
+            if finished in scored:
+                return Checkpoint(finished, folder)
         return None
+
+
+def _whole(folder: Path) -> int:
+    """The rounds behind a checkpoint whose files are all as they were written; else 0."""
+    try:
+        manifest = read_json(folder / "manifest.json")
+        finished, sums = int(manifest["round"]), dict(manifest["sha256"])
+        whole = sums and all(sha256(folder / name) == found for name, found in sums.items())
+        return finished if whole else 0
+    except (ProtofedError, OSError, KeyError, TypeError, ValueError):
+        return 0
 
 
 def load_server(checkpoint: Checkpoint) -> Any:
@@ -114,9 +156,11 @@ def load_server(checkpoint: Checkpoint) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder."""
+    """A JSON file of a run folder, which must hold a table."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        return content
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as fault:
         raise ProtofedError(f"{path} cannot be read: {fault}") from fault
+    if not isinstance(content, dict):
+        raise ProtofedError(f"{path} is damaged: it must hold a JSON object")
+    return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from typing import Generic, NamedTuple
 
 import torch
 
+from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, Step
@@ -24,7 +27,7 @@ from protofed.engines.rounds import Mail, play_round
 from protofed.experiment.evaluate import evaluate
 from protofed.experiment.federation import assemble
 from protofed.experiment.result import Result, read_result
-from protofed.experiment.rundir import RunDir, load_server
+from protofed.experiment.rundir import RunDir, load_server, read_json
 from protofed.experiment.spec import Experiment, method_name
 
 
@@ -35,6 +38,7 @@ class Progress(NamedTuple):
     rounds: int
     mean: float | None
     seconds_left: float
+    notices: tuple[str, ...] = ()  # told once, before the first round
 
 
 Watch = Callable[[Progress], None]
@@ -49,11 +53,13 @@ def run(
     """Run an experiment into a folder, or go on with it, or read it if it is finished already."""
     folder = RunDir(Path(out) if out else default_folder(experiment))
     folder.check(experiment)
-    if again:
-        folder.clear()
-    if not folder.done.exists():
+    if again or not folder.done.exists():
         with torch_threads(experiment.threads):
-            Run(experiment, experiment.method, folder).play(watch)
+            made = Run(experiment, experiment.method, folder)
+            with folder.locked():
+                if again:
+                    folder.clear()  # only now: what cannot be repeated is not thrown away
+                made.play(watch)
     return read_result(folder)
 
 
@@ -75,11 +81,9 @@ class Run(Generic[S, C]):
         """All rounds that are still to do; `watch` is told after each."""
         began, total = time.monotonic(), self.experiment.rounds
         self.folder.open(self.experiment)
-        data = fingerprints(self.federation.benchmark)
-        self.folder.write("env.json", {**environment(), "data": data})
-        parts = to_json(self.federation.parts, self.federation.benchmark)
-        self.folder.write("partition.json", parts)
+        self._record_world()
         server, first = self._restore()
+        watch(Progress(first, total, None, math.nan, tuple(self.federation.notices)))
         mean: float | None = None
         for number in range(first, total):
             server = self._round(server, number)
@@ -88,7 +92,24 @@ class Run(Generic[S, C]):
                 mean = self._score(server, finished)
             pace = (time.monotonic() - began) / (finished - first)
             watch(Progress(finished, total, mean, pace * (total - finished)))
-        self._finish(time.monotonic() - began)
+        notices = self.federation.notices
+        self.folder.write("done", {"digest": self.experiment.digest, "notices": notices})
+
+    def _record_world(self) -> None:
+        """Write what this run stands on; refuse to go on with one that stood on something else."""
+        parts = to_json(self.federation.parts, self.federation.benchmark)
+        world = {**environment(), "data": fingerprints(self.federation.benchmark)}
+        env = self.folder.path / "env.json"
+        if env.exists() and self.folder.newest():
+            before = read_json(env)
+            for what in ("torch", "data"):
+                if before.get(what) != world[what]:
+                    raise ProtofedError(
+                        f"{self.folder.path} was begun with other {what}: {before.get(what)}, "
+                        f"now {world[what]}\nuse --again to start over, or another --out"
+                    )
+        self.folder.write("env.json", world)
+        self.folder.write("partition.json", parts)
 
     def _restore(self) -> tuple[S, int]:
         """The state to go on from, and the number of rounds behind it."""
@@ -102,22 +123,21 @@ class Run(Generic[S, C]):
         return server, checkpoint.round
 
     def _round(self, server: S, number: int) -> S:
-        """One round, with a line on what travelled and how the clients' losses stand."""
+        """One round, with a line on what travelled and what each client reported in each leg."""
         began = time.monotonic()
         who = participants(self.experiment, list(self.federation.sites), number)
         line = {"round": number + 1, "bytes_up": 0, "bytes_down": 0}
-        losses: dict[str, float | None] = {}
+        legs: list[dict[str, dict[str, float | None]]] = []
 
         def tell(sent: Mail, received: Mail) -> None:
             line["bytes_down"] += traffic(sent)
             line["bytes_up"] += traffic(received)
-            losses.update({str(c): reply.metrics.get("loss") for c, reply in received.items()})
+            legs.append({str(c): reported(reply) for c, reply in received.items()})
 
-        step = Step(number, self.experiment.rounds)
-        site = self.federation.server
+        step, site = Step(number, self.experiment.rounds), self.federation.server
         server = play_round(self.method, site, server, self.engine, who, step, tell)
         seconds = round(time.monotonic() - began, 3)
-        self.folder.append(self.folder.rounds, {**line, "loss": losses, "seconds": seconds})
+        self.folder.append(self.folder.rounds, {**line, "seconds": seconds, "legs": legs})
         return server
 
     def _score(self, server: S, finished: int) -> float | None:
@@ -126,11 +146,6 @@ class Run(Generic[S, C]):
         self.folder.append(self.folder.scores, scored.plain())
         self.folder.save(finished, server, self.engine)
         return scored.scores.mean
-
-    def _finish(self, seconds: float) -> None:
-        notices = self.federation.notices
-        done = {"digest": self.experiment.digest, "seconds": round(seconds, 1), "notices": notices}
-        self.folder.write("done", done)
 
 
 def participants(
@@ -145,6 +160,11 @@ def participants(
 def traffic(messages: Mail) -> int:
     """The bytes of the tensors in some messages."""
     return sum(sum(message.parts.values()) for message in messages.values())
+
+
+def reported(reply: Message) -> dict[str, float | None]:
+    """A reply's metrics; null where one is not a number, which JSON does not know."""
+    return {k: v if math.isfinite(v) else None for k, v in reply.metrics.items()}
 
 
 def fingerprints(benchmark: Benchmark) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import inspect
 import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -32,16 +34,35 @@ ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one 
 
 
 def method_name(method: AnyMethod) -> str:
-    """The command-line name of a method; for one that is not ours, its class name."""
+    """The command-line name of a method; for one that is not ours, its full class name."""
     for name, known in METHODS.items():
         if type(method) is known:
             return name
-    return type(method).__name__
+    return f"{type(method).__module__}.{type(method).__qualname__}"
 
 
 def describe_method(method: AnyMethod) -> dict[str, Any]:
-    """A method as plain data: its name and its hyperparameters."""
-    return {"name": method_name(method), **to_jsonable_python(method)}
+    """A method as plain data: its name and its hyperparameters, methods among them likewise.
+
+    A method that is not ours is told apart by its source too, so that an edited one is a new run.
+    """
+    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    name = method_name(method)
+    plain = {
+        key: describe_method(value) if isinstance(value, Method) else to_jsonable_python(value)
+        for key, value in fields.items()
+    }
+    return (
+        {"name": name, **plain} if name in METHODS else {"name": name, **_source(method), **plain}
+    )
+
+
+def _source(method: AnyMethod) -> dict[str, str]:
+    try:
+        code = inspect.getsource(type(method))
+    except (OSError, TypeError):  # typed in at a prompt
+        return {}
+    return {"source": hashlib.sha256(code.encode()).hexdigest()[:12]}
 
 
 def unknown(name: str, known: Iterable[str]) -> PydanticCustomError:
@@ -60,10 +81,18 @@ def one_of(known: Mapping[str, object]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _over(default: object, given: object) -> object:
+    """A table over a default one keeps the entries that it does not name."""
+    both = isinstance(default, Mapping) and isinstance(given, Mapping)
+    return {**default, **given} if both else given  # type: ignore[dict-item]
+
+
 def of_benchmark(field: str, ge: int | None = None, le: int | None = None) -> Any:
     """A default that the chosen benchmark decides, and the range of what may replace it."""
     return Field(
-        default_factory=lambda done: getattr(BENCHMARKS[done["name"]], field), ge=ge, le=le
+        default_factory=lambda done: getattr(BENCHMARKS[done["name"]], field),
+        ge=ge,
+        le=le,
     )
 
 
@@ -114,11 +143,17 @@ class Experiment(Section):
         )
     )
     training: Training = Training()
-    rounds: int = Field(default=20, ge=1)
-    participation: float = Field(default=1.0, gt=0, le=1)  # share of the clients in each round
-    evaluate_every: int = Field(default=1, ge=1)  # rounds; the last round is always scored
-    seed: int = Field(default=0, ge=0)
-    threads: int = Field(default=1, ge=1, le=256)  # of torch; part of the spec as it moves bits
+    rounds: int = Field(default=20, ge=1, le=1_000_000, strict=True)
+    participation: float = Field(
+        default=1.0, gt=0, le=1, strict=True
+    )  # share of the clients in each round
+    evaluate_every: int = Field(
+        default=1, ge=1, strict=True
+    )  # rounds; the last round is always scored
+    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
+    threads: int = Field(
+        default=1, ge=1, le=256, strict=True
+    )  # of torch; part of the spec as it moves bits
 
     @field_validator("partition", mode="before")
     @classmethod
@@ -133,7 +168,7 @@ class Experiment(Section):
         for group in ALTERNATIVES:
             if group & given.keys():
                 default = {key: value for key, value in default.items() if key not in group}
-        return {**default, **given}
+        return {**default, **{key: _over(default.get(key), value) for key, value in given.items()}}
 
     def plain(self) -> dict[str, Any]:
         """The resolved spec as plain data, ready for JSON."""
