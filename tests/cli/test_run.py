@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytest
 
 from protofed.data.partition import Shares
-from protofed.experiment.evaluate import RULES
+from protofed.experiment.evaluate import rules
 from protofed.experiment.parse import experiment_from
 from tests.cli.conftest import Cli
 
@@ -48,14 +48,15 @@ def test_a_piped_run_prints_its_table_and_nothing_else_on_stdout() -> None:
     assert done.returncode == 0
     scores = evaluations("a")
     head, _, *rows = done.stdout.splitlines()
-    for rule in RULES.values():
+    for rule in rules(2).values():
         assert rule in head
     for row, domain in zip(rows, ("optical", "print"), strict=False):
         by_round = [line["domains"][domain] for line in scores]
         assert row.split() == [domain, f"{by_round[-1]:.2f}", f"{sum(by_round) / 2:.2f}"]
     assert [row.split()[0] for row in rows[3:6]] == ["mean", "worst", "spread"]
     assert rows[-1].startswith("run folder: a  digest: " + saved("a")["digest"][:12])
-    title, first, second = done.stderr.splitlines()
+    title, *notes, first, second = done.stderr.splitlines()
+    assert notes[0].startswith("note: made by protofed")
     assert title == "FedAvg on digits-mini with moon-mlp -> a"
     assert first.startswith(f"round 1/2  mean accuracy {scores[0]['mean']:.2f} %")
     assert second.startswith(f"round 2/2  mean accuracy {scores[1]['mean']:.2f} %")
@@ -197,7 +198,7 @@ def test_json_is_one_object_with_scores_rules_digest_and_folder(cli: Cli, tiny: 
     scores = evaluations("a")
     assert result["folder"] == "a"
     assert result["digest"] == saved("a")["digest"]
-    assert {name: result[name]["rule"] for name in RULES} == RULES
+    assert {name: result[name]["rule"] for name in rules(2)} == rules(2)
     assert result["last"]["domains"] == scores[-1]["domains"]
     assert result["last_five"]["mean"] == pytest.approx(sum(s["mean"] for s in scores) / 2)
     assert result["notices"] == json.loads(Path("a/done").read_text())["notices"]

@@ -33,6 +33,10 @@ def methods(context: typer.Context, as_json: Json = False) -> None:
         if as_json:
             raise typer.BadParameter(f"write --json after {context.invoked_subcommand}")
         return
+    _print_methods(as_json)
+
+
+def _print_methods(as_json: bool) -> None:
     from protofed.cli.show import print_table
     from protofed.methods import METHODS
 
@@ -46,6 +50,12 @@ def methods(context: typer.Context, as_json: Json = False) -> None:
         for r in rows
     ]
     print_table(columns, cells)
+
+
+@methods_app.command("list")
+def list_methods(as_json: Json = False) -> None:
+    """List every method with its paper and what it sends, as `protofed methods` does."""
+    _print_methods(as_json)
 
 
 @methods_app.command("show")
@@ -122,6 +132,7 @@ def show_data(
         from protofed.data.sheet import contact_sheet
 
         contact_sheet(benchmark, picture)
+        typer.echo(f"wrote {picture}", err=True)
     counts = {d.name: {"train": len(d.train), "test": len(d.test)} for d in benchmark.domains}
     if as_json:
         content = {"name": name, "classes": list(benchmark.classes), "domains": counts}
@@ -131,13 +142,18 @@ def show_data(
     cells = [[domain, str(c["train"]), str(c["test"])] for domain, c in counts.items()]
     print_table(["domain", "train", "test"], cells)
     typer.echo(f"classes: {', '.join(benchmark.classes)}")
-    for note in entry.notes:
+    typer.echo(f"default net: {entry.net}; default partition: {entry.partition_for()}")
+    for note in (
+        *entry.general_notes,
+        *(f"{d.name}: {d.note}" for d in benchmark.domains if d.note),
+    ):
         typer.echo(f"note: {note}")
 
 
 def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
     """All that is known of a method without running it."""
     about = {"name": name, **method.about._asdict(), "summary": method.__doc__}
+    about |= method().travels._asdict()
     return {**about, "fields": [_field(field) for field in fields(method)]}
 
 

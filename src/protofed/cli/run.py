@@ -65,9 +65,9 @@ def _experiment(
 ) -> Experiment:
     """The experiment that file, --set and flags together describe."""
     from protofed.core.errors import ProtofedError
-    from protofed.experiment.parse import choose, experiment_from, read_toml, set_field
+    from protofed.experiment.parse import choose, experiment_from, read_spec, set_field
 
-    raw = from_file = read_toml(spec) if spec else {}
+    raw = from_file = read_spec(spec) if spec else {}
     for section in ("method", "data"):
         if f"{section}.name" in flags:
             raw = choose(raw, section, str(flags[f"{section}.name"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +11,12 @@ from types import TracebackType
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
-from protofed.experiment.evaluate import RULES
 from protofed.experiment.result import Result
-from protofed.experiment.runner import Progress as Step
+from protofed.experiment.runner import Progress
 from protofed.experiment.spec import Experiment
 
 
@@ -24,7 +25,7 @@ class Watcher:
 
     def __init__(self, experiment: Experiment, folder: Path, finished: int = 0):
         self.console = Console(stderr=True)
-        self.bar = Progress(
+        self.bar = Bar(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
@@ -45,13 +46,17 @@ class Watcher:
         self.bar.start()
         return self
 
-    def __call__(self, step: Step) -> None:
-        mean = f"mean accuracy {percent(step.mean)} %"
-        left = f"{clock(step.seconds_left)} left"
+    def __call__(self, progress: Progress) -> None:
+        for notice in progress.notices:
+            self.say(f"note: {notice}")
+        if math.isnan(progress.seconds_left):
+            return  # nothing is trained yet
+        mean = f"mean accuracy {percent(progress.mean)} %"
+        left = f"{clock(progress.seconds_left)} left"
         if self.console.is_terminal:
-            self.bar.update(self.task, completed=step.round, mean=mean, left=left)
+            self.bar.update(self.task, completed=progress.round, mean=mean, left=left)
         else:
-            self.say(f"round {step.round}/{step.rounds}  {mean}  {left}")
+            self.say(f"round {progress.round}/{progress.rounds}  {mean}  {left}")
 
     def __exit__(
         self,
@@ -71,7 +76,8 @@ def clock(seconds: float) -> str:
 
 def print_result(result: Result) -> None:
     """The table of domains, the rules behind its columns, and where everything lies."""
-    columns = {RULES["last"]: result.last, RULES["last_five"]: result.last_five}
+    columns = {result.rules["last"]: result.last, result.rules["last_five"]: result.last_five}
+    columns |= {f"{name}, last round": scores for name, scores in result.opinions.items()}
     if result.own is not None:
         columns["own domain only, last round"] = result.own
     rows = [
