@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train one federation on the built-in digits, about a minute
+demo: $(READY)  ## train one federation on the built-in digits, about two minutes
 	$(BIN)/protofed run --data digits-mini --method fedavg --rounds 20
 	@echo "next: $(BIN)/protofed methods, $(BIN)/protofed run --help, README.md"
 
