@@ -34,7 +34,7 @@ def test_mu_moves_the_result_and_a_larger_one_keeps_it_nearer() -> None:
     start = toy_sites(FedAvg())[0].fresh()
     away = [
         float(tree.squared_distance(after(FedProx(mu=mu), 1).weights, start.weights))
-        for mu in (0, 0.1, 1, 10)
+        for mu in (0, 1, 10, 50)
     ]
     assert away == sorted(away, reverse=True)
     assert away[0] > 2 * away[-1]

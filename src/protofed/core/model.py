@@ -23,6 +23,7 @@ class Out(NamedTuple):
 
     z: Tensor  # [B, D]
     logits: Tensor  # [B, C]
+    more: object = None  # what a method's own net has to say beyond these
 
 
 class Net(nn.Module):
@@ -40,6 +41,7 @@ class Net(nn.Module):
         self.classes = head.out_features  # C
 
     def forward(self, x: Tensor) -> Out:
+        """Images [B, channels, side, side] to features and scores."""
         z = self.neck(self.encoder(x))
         return Out(z, self.head(z))
 

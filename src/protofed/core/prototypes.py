@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
 from torch import Tensor
 
 from protofed.core import tree
@@ -14,3 +17,56 @@ class Prototypes:
     vectors: Tensor  # [K, D]
     labels: Tensor  # [K] class of each row
     counts: Tensor  # [K] examples behind each row
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def dense(self, classes: int) -> tuple[Tensor, Tensor]:
+        """The plain mean of each class's rows [C, D], zero where there is none, and who has [C]."""
+        shape = (classes, self.vectors.shape[1])
+        sums = self.vectors.new_zeros(shape).index_add_(0, self.labels, self.vectors)
+        rows = torch.bincount(self.labels, minlength=classes)
+        return sums / rows.clamp(min=1)[:, None], rows > 0
+
+    def uniform_mean(self) -> Prototypes:
+        """One row a class: the plain mean of its rows, however many examples stand behind each."""
+        return self._merge(torch.ones_like(self.counts))
+
+    def weighted_mean(self) -> Prototypes:
+        """One row a class: the mean of its rows, weighted by the examples behind each."""
+        return self._merge(self.counts)
+
+    def _merge(self, weights: Tensor) -> Prototypes:
+        labels, place = self.labels.unique(return_inverse=True)
+        shape = (len(labels), self.vectors.shape[1])
+        share = weights.double()
+        sums = torch.zeros(shape, dtype=torch.float64)
+        sums.index_add_(0, place, self.vectors.double() * share[:, None])
+        total = torch.zeros(len(labels), dtype=torch.float64).index_add_(0, place, share)
+        counts = torch.zeros_like(labels).index_add_(0, place, self.counts)
+        return Prototypes((sums / total[:, None]).to(self.vectors.dtype), labels, counts)
+
+    def nearest(self, z: Tensor, classes: int) -> Tensor:
+        """Class scores [B, C] of features [B, D]: minus the squared distance to the nearest row."""
+        distances = torch.cdist(z, self.vectors, compute_mode="donot_use_mm_for_euclid_dist")
+        scores = z.new_full((len(z), classes), -torch.inf)
+        columns = self.labels.expand(len(z), -1)
+        return scores.scatter_reduce(1, columns, -distances.square(), "amax")
+
+    def margins(self) -> Tensor:
+        """For each row [K], the distance to the nearest row of another class."""
+        distances = torch.cdist(
+            self.vectors, self.vectors, compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        same = self.labels[:, None] == self.labels
+        return distances.masked_fill(same, torch.inf).amin(1)
+
+
+def class_means(features: Tensor, labels: Tensor) -> Prototypes:
+    """One row for each class among `labels` [N]: the mean of its `features` [N, D]."""
+    return Prototypes(features, labels, torch.ones_like(labels)).uniform_mean()
+
+
+def stack(tables: Iterable[Prototypes]) -> Prototypes:
+    """The rows of several tables under one another."""
+    return tree.map(lambda *parts: torch.cat(parts), *tables)

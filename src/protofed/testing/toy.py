@@ -74,7 +74,7 @@ def toy_sites(method: AnyMethod, seed: int = 0) -> tuple[Site, dict[ClientId, Si
         net=net,
         pixels=NoisyPixels(),
         train=toy_data(SERVER, 0),
-        training=Training(epochs=2, batch=8),
+        training=Training(epochs=2, batch=8, lr=0.003),
         seed=seed,
         sizes=SIZES,
     )

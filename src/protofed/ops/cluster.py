@@ -1,0 +1,52 @@
+"""FINCH: clusters without a number of clusters (Sarfraz et al., CVPR 2019)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+Vectors = NDArray[np.float64]
+Labels = NDArray[np.int64]
+DECIMALS = 12  # of a cosine: without, rounding and not the index would settle ties
+
+
+def finch(points: Tensor) -> list[Tensor]:
+    """Partitions of points [N, D] by cosine, fine to coarse; each [N] cluster numbers from 0.
+
+    A point and its nearest neighbour (ties: the lowest index) share a cluster. Then the same on
+    the clusters' means, until one cluster would remain. The first partition is always kept; one,
+    two or three points make one cluster.
+    """
+    vectors = points.detach().double().numpy()
+    partitions = [_link(vectors)]
+    # Nobody stays alone, so each step at least halves the clusters: the loop ends.
+    while (merged := _link(_means(vectors, partitions[-1]))).any():
+        partitions.append(merged[partitions[-1]])
+    return [torch.from_numpy(labels) for labels in partitions]
+
+
+def _link(vectors: Vectors) -> Labels:
+    """Connect every vector with its nearest neighbour; the connected components [N]."""
+    count = len(vectors)
+    if count == 1:
+        return np.zeros(1, dtype=np.int64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.where(norms > 0, norms, 1)
+    likeness = (unit @ unit.T).round(DECIMALS)
+    np.fill_diagonal(likeness, -np.inf)
+    neighbour = likeness.argmax(axis=1)
+    graph = coo_array((np.ones(count), (np.arange(count), neighbour)), shape=(count, count))
+    _, labels = connected_components(graph, directed=False)
+    return labels.astype(np.int64)
+
+
+def _means(vectors: Vectors, labels: Labels) -> Vectors:
+    """The mean of each cluster's original vectors [clusters, D]."""
+    sums = np.zeros((labels.max() + 1, vectors.shape[1]))
+    np.add.at(sums, labels, vectors)
+    means: Vectors = sums / np.bincount(labels)[:, None]
+    return means
