@@ -1,0 +1,120 @@
+"""FedSeProto: semantic prototypes, told apart from what is the domain's (Lai et al., ECAI 2024).
+
+Eq. 10 L_MI, Eq. 11 L_KD, Eq. 13 L_Proto, Eq. 14 L_CE, Eq. 15 their sum -> phase_loss; Eq. 12
+prototypes of z^s -> train; Eq. 3 and 16 -> merge. Eq. 11 is printed with the wrong sign: it would
+drive semantic features away from the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal, cast
+
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.fit import fit
+from protofed.core.message import Message
+from protofed.core.method import About, Method, Travels, average
+from protofed.core.model import ImageShape, Model, Net
+from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.ops import disentangle as parts
+from protofed.ops.losses import Reduction, balanced_pull, pull
+from protofed.ops.prototypes import Prototyped, local_prototypes, received
+
+PRIVATE = ("domain", "decoder")  # never leave the client
+
+
+@dataclass(frozen=True)
+class FedSeProto(Method[Prototyped, Model]):
+    """Semantic features, parted from the domain's by distillation and mutual information."""
+
+    about: ClassVar[About] = About(
+        label="FedSeProto",
+        title="FedSeProto: Learning Semantic Prototype in Federated Learning",
+        venue="ECAI",
+        year=2024,
+        family="prototype",
+    )
+
+    alpha: float = Field(default=0.1, ge=0, description="alpha: weight of L_KD")
+    beta: float = Field(default=0.01, ge=0, description="beta: weight of L_MI")
+    lam: float = Field(default=1.0, ge=0, description="lambda: weight of L_Proto")
+    param_avg: bool = Field(default=True, description="false: only prototypes travel")
+    schedule: parts.Schedule = Field(
+        default="sequential", description="of the two phases, or joint"
+    )
+    posterior: parts.Posterior = Field(default="gaussian", description="p(z|x) in Eq. 10")
+    kd_form: Literal["corrected", "printed"] = Field(default="corrected", description="Eq. 11")
+    kl_reduction: Reduction = Field(default="mean", description="of Eq. 10 over dimensions")
+    proto_dims: Reduction = Field(default="mean", description="of Eq. 13 over dimensions")
+    proto_reduction: Literal["class_mean", "batch_mean"] = Field(
+        default="class_mean", description="of Eq. 13: classes count the same, or images do"
+    )
+
+    @property
+    def personal(self) -> bool:
+        return not self.param_avg
+
+    @property
+    def travels(self) -> Travels:
+        both = ("model", "protos") if self.param_avg else ("protos",)
+        return Travels(up=both, down=both)
+
+    def adapt(self, net: Net, image: ImageShape) -> Net:
+        return parts.Disentangled(net, image, self.posterior)
+
+    def init_server(self, site: Site) -> Prototyped:
+        return Prototyped(site.fresh().without(*PRIVATE) if self.param_avg else Model())
+
+    def init_client(self, site: Site) -> Model:
+        return site.fresh().only(*PRIVATE) if self.param_avg else site.fresh()
+
+    def publish(self, server: Prototyped) -> Message:
+        return Message(model=server.model, protos=server.protos)
+
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        def loss(model: Model, work: parts.Work) -> Tensor:
+            return self.phase_loss(site, inbox, model, *work)
+
+        work = parts.phases(self.schedule, site, step)
+        fitted = fit(inbox.model | state, work, loss, site.training)
+        model, protos = fitted.thing, local_prototypes(site, fitted.thing)
+        reply = Message(protos=protos, size=len(site.train), metrics={"loss": fitted.loss})
+        if not self.param_avg:
+            return reply, model
+        return replace(reply, model=model.without(*PRIVATE)), model.only(*PRIVATE)
+
+    def phase_loss(
+        self, site: Site, inbox: Message, model: Model, phase: parts.Phase, batch: Batch
+    ) -> Tensor:
+        """Phase 1: cross entropy of the basic model. Phase 2: all terms, with the head frozen."""
+        x, y, protos = batch.x, batch.y, inbox.protos
+        if phase == "basic":
+            return F.cross_entropy(site.run(model, x, "basic").logits, y)
+        if phase == "split":
+            model = model | tree.clone(model.only("head"))
+        draw = site.rng("posterior", batch.step.round, batch.step.leg, batch.number)
+        out = site.run(model, x, "split", draw)
+        loss, split = F.cross_entropy(out.logits, y), cast(parts.Split, out.more)
+        if self.alpha:
+            loss = loss + self.alpha * parts.distillation(split, self.kd_form == "printed")
+        if self.beta:
+            loss = loss + self.beta * parts.mutual_information(split, x, self.kl_reduction)
+        if self.lam and protos is not None:
+            near = balanced_pull if self.proto_reduction == "class_mean" else pull
+            loss = loss + self.lam * near(out.z, y, protos, site.classes, self.proto_dims)
+        return loss
+
+    def merge(
+        self, site: Site, server: Prototyped, replies: Mapping[ClientId, Message], step: Step
+    ) -> Prototyped:
+        model = average(replies) if self.param_avg else server.model
+        return Prototyped(model, received(replies).uniform_mean())
+
+    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+        return site.look(inbox.model | state, x).logits

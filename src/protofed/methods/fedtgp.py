@@ -1,0 +1,120 @@
+"""FedTGP: trainable global prototypes (Zhang et al., AAAI 2024).
+
+Class means -> train; the pull to a global prototype -> loss; contrast of received with learned
+prototypes under an adaptive margin -> merge, server_loss. `param_avg` averages models as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.fit import fit
+from protofed.core.message import Message
+from protofed.core.method import About, Global, Method, Travels, average
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.training import SGD
+from protofed.ops.hypersphere import grown, seedling
+from protofed.ops.losses import pull
+from protofed.ops.prototypes import Collect, received, with_prototypes
+
+
+@tree.node
+class Trainable(Global):
+    """The model, what the prototypes grow from, and the prototypes of classes seen so far."""
+
+    seedling: dict[str, Tensor]
+    protos: Prototypes | None = None  # none before the first round
+
+
+@dataclass(frozen=True)
+class FedTGP(Method[Trainable, Model]):
+    """A pull to class prototypes that the server trains to stay apart from one another."""
+
+    about: ClassVar[About] = About(
+        label="FedTGP",
+        title="FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive "
+        "Learning for Data and Model Heterogeneity in Federated Learning",
+        venue="AAAI",
+        year=2024,
+        link="arXiv:2401.03230",
+        family="prototype",
+    )
+
+    lam: float = Field(default=10.0, ge=0, description="lambda: weight of the pull")
+    margin: float = Field(default=100.0, ge=0, description="tau: most that the margin may be")
+    server_epochs: int = Field(default=100, ge=0, description="S: passes over received prototypes")
+    server_batch: int = Field(default=10, ge=1, description="B: received prototypes in a step")
+    server_lr: float = Field(default=0.01, gt=0, description="learning rate of the prototypes")
+    param_avg: bool = Field(default=True, description="false: only prototypes travel, no models")
+    collect: Collect = Field(default="post", description="online: prototypes of the last epoch")
+
+    @property
+    def personal(self) -> bool:
+        return not self.param_avg
+
+    @property
+    def travels(self) -> Travels:
+        parts = ("model", "protos") if self.param_avg else ("protos",)
+        return Travels(up=parts, down=parts)
+
+    def init_server(self, site: Site) -> Trainable:
+        seeds = seedling(site.classes, site.net.features, site.net.features, site.rng("prototypes"))
+        return Trainable(site.fresh() if self.param_avg else Model(), seeds)
+
+    def init_client(self, site: Site) -> Model:
+        return Model() if self.param_avg else site.fresh()
+
+    def publish(self, server: Trainable) -> Message:
+        return Message(model=server.model, protos=server.protos)
+
+    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
+        out, rows = site.run(model, batch.x), inbox.protos
+        task = F.cross_entropy(out.logits, batch.y)
+        return task if rows is None else task + self.lam * pull(out.z, batch.y, rows, site.classes)
+
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        train, start = super().train, replace(inbox, model=inbox.model | state)
+        reply, _ = with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
+        return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
+
+    def merge(
+        self, site: Site, server: Trainable, replies: Mapping[ClientId, Message], step: Step
+    ) -> Trainable:
+        table = received(replies)
+        delta = min(float(table.uniform_mean().margins().max()), self.margin)
+
+        def loss(seeds: dict[str, Tensor], rows: Tensor) -> Tensor:
+            return server_loss(grown(seeds), table.vectors[rows], table.labels[rows], delta)
+
+        draws = (site.rng("prototypes", step.round, e) for e in range(self.server_epochs))
+        orders = (torch.randperm(len(table), generator=draw) for draw in draws)
+        batches = (rows for order in orders for rows in order.split(self.server_batch))
+        sgd = SGD(lr=self.server_lr, momentum=0, weight_decay=0)
+        seeds = fit(server.seedling, batches, loss, sgd).thing
+        labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
+        protos = Prototypes(grown(seeds)[labels], labels, torch.ones_like(labels))
+        return Trainable(average(replies) if self.param_avg else server.model, seeds, protos)
+
+    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+        return site.look(inbox.model | state, x).logits
+
+    def opinions(self, site: Site, inbox: Message, state: Model, x: Tensor) -> dict[str, Tensor]:
+        z, rows = site.look(inbox.model | state, x).z, inbox.protos
+        return {} if rows is None else {"nearest prototype": rows.nearest(z, site.classes)}
+
+
+def server_loss(learned: Tensor, vectors: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """Cross entropy over minus the distances of vectors [B, D] to learned [C, D], own + margin."""
+    squares = (vectors[:, None] - learned).square().sum(2) + 1e-12  # the root of 0 has no gradient
+    return F.cross_entropy(-(squares.sqrt() + margin * F.one_hot(labels, len(learned))), labels)

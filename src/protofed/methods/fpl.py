@@ -1,0 +1,94 @@
+"""FPL: federated prototypes learning under domain shift (Huang et al., CVPR 2023).
+
+Eq. 2 class means -> train; Eq. 4-5 FINCH clusters of each class -> clusters; Eq. 6 their plain
+mean, Eq. 7-8 CPCL, Eq. 10 UPCR and Eq. 12 the sum -> loss. Eq. 7 prints tau upside down; cos / tau
+is meant, and what the code does. Eq. 9 drops the "1 +" of Eq. 8; we keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core.message import Message
+from protofed.core.method import About, Method, Travels, average
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes, stack
+from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.ops.cluster import finch
+from protofed.ops.losses import Reduction, contrast, pull
+from protofed.ops.prototypes import Collect, Prototyped, received, with_prototypes
+
+
+@dataclass(frozen=True)
+class FPL(Method[Prototyped, None]):
+    """Contrast with cluster prototypes of all domains, and a pull to their unbiased mean."""
+
+    about: ClassVar[About] = About(
+        label="FPL",
+        title="Rethinking Federated Learning with Domain Shift: A Prototype View",
+        venue="CVPR",
+        year=2023,
+        family="prototype",
+    )
+
+    tau: float = Field(default=0.02, gt=0, description="tau: temperature of the contrast")
+    cpcl: float = Field(default=1.0, ge=0, description="weight of the cluster contrast")
+    upcr: float = Field(default=1.0, ge=0, description="weight of the pull to the unbiased mean")
+    finch_partition: Literal["first", "last", "none"] = Field(
+        default="last",
+        description="clusters: finest (the paper), coarsest of two or more (its code), or one",
+    )
+    upcr_reduction: Reduction = Field(
+        default="mean", description="over feature dimensions: mean (its code) or sum (the paper)"
+    )
+    collect: Collect = Field(
+        default="post", description="prototypes after training, or online in the last epoch"
+    )
+
+    @property
+    def travels(self) -> Travels:
+        return Travels(up=("model", "protos"), down=("model", "protos"))
+
+    def init_server(self, site: Site) -> Prototyped:
+        return Prototyped(site.fresh())
+
+    def publish(self, server: Prototyped) -> Message:
+        return Message(model=server.model, protos=server.protos)
+
+    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
+        out, protos = site.run(model, batch.x), inbox.protos
+        task = F.cross_entropy(out.logits, batch.y)
+        if protos is None:
+            return task
+        near = pull(out.z, batch.y, protos, site.classes, self.upcr_reduction)
+        return task + self.cpcl * contrast(out.z, batch.y, protos, self.tau) + self.upcr * near
+
+    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+        train = super().train
+        return with_prototypes(self.collect, site, lambda s: train(s, inbox, state, step))
+
+    def merge(
+        self, site: Site, server: Prototyped, replies: Mapping[ClientId, Message], step: Step
+    ) -> Prototyped:
+        return Prototyped(average(replies), self.clusters(received(replies)))
+
+    def clusters(self, table: Prototypes) -> Prototypes:
+        """The plain mean of each FINCH cluster of each class's rows."""
+        return stack(self._clusters_of(table, label) for label in table.labels.unique())
+
+    def _clusters_of(self, table: Prototypes, label: Tensor) -> Prototypes:
+        mine = table.labels == label
+        rows = Prototypes(table.vectors[mine], table.labels[mine], table.counts[mine])
+        if self.finch_partition == "none":
+            return rows.uniform_mean()
+        partition = finch(rows.vectors)[0 if self.finch_partition == "first" else -1]
+        means = replace(rows, labels=partition).uniform_mean()
+        return replace(means, labels=torch.full_like(means.labels, int(label)))

@@ -1,0 +1,119 @@
+"""PGCT: prototype-guided cross-training on any base method (Liu et al., ICME 2023).
+
+Eq. 1-2 prototypes -> train; the exchange -> send; Eq. 3 L_PCL, Eq. 4-7 L_Aug, Eq. 8 sum -> loss.
+Eq. 2 is the class mean whatever the clusters; Eq. 6 sums over j but counts n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofed.core.message import Message
+from protofed.core.method import About, Method, Travels
+from protofed.core.model import ImageShape, Model, Net
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.ops import exchange, guide
+from protofed.ops.exchange import Wrapping
+from protofed.ops.losses import contrast
+
+GUIDE = "prototypes"  # an extra: the base may have a use for `protos`
+
+
+@dataclass(frozen=True)
+class PGCT(Method[Wrapping, Any]):
+    """Models trained on at another client, held to the prototypes of the one they come from."""
+
+    about: ClassVar[About] = About(
+        label="PGCT",
+        title="Cross-Training with Prototypical Distillation for improving the generalization "
+        "of Federated Learning",
+        venue="ICME",
+        year=2023,
+        family="prototype",
+    )
+
+    base: exchange.Base = Method()
+    alpha: float = Field(default=0.5, ge=0, description="alpha: weight of the contrast L_PCL")
+    lam: float = Field(default=0.1, ge=0, description="lambda: weight of L_Aug")
+    tau: float = Field(default=0.5, gt=0, description="tau: temperature of the contrast")
+    eps: float = Field(default=0.1, ge=0, description="epsilon: noise on prototypes in L_Aug")
+    n_aug: int = Field(default=5, ge=1, description="noisy copies of a prototype in L_Aug")
+    pfa_scope: guide.Scope = Field(default="own", description="copies of the own class, or of all")
+    proto_mode: guide.Mode = Field(default="weighted", description="weighted: class means, Eq. 2")
+    clusters: int = Field(default=3, ge=1, description="of each class, in uniform and multi")
+    phase_epochs: exchange.PhaseEpochs = Field(
+        default="half", description="a round's epochs: half before the exchange, or all twice"
+    )
+
+    @property
+    def legs(self) -> int:
+        return 2
+
+    @property
+    def travels(self) -> Travels:
+        up, down = self.base.travels
+        return Travels(up=(*up, GUIDE), down=(*down, GUIDE))
+
+    def caution(self, net: Net) -> str:
+        return self.base.caution(net)
+
+    def adapt(self, net: Net, image: ImageShape) -> Net:
+        return self.base.adapt(net, image)
+
+    def init_server(self, site: Site) -> Wrapping:
+        return exchange.around(self.base.init_server(site))
+
+    def init_client(self, site: Site) -> Any:
+        return self.base.init_client(site)
+
+    def publish(self, server: Wrapping) -> Message:
+        return self.base.publish(exchange.inside(server))
+
+    def send(
+        self, site: Site, server: Wrapping, to: Sequence[ClientId], step: Step
+    ) -> dict[ClientId, Message]:
+        if step.leg == 0:
+            return self.base.send(site, exchange.inside(server), to, step)
+        return exchange.passed_on(site, server.box, to, step, (GUIDE,))
+
+    def train(self, site: Site, inbox: Message, state: Any, step: Step) -> tuple[Message, Any]:
+        now = exchange.phase(site, step, self.phase_epochs)
+        if step.leg == 1:
+            return super().train(now, inbox, state, step)
+        reply, state = exchange.whole(site, *self.base.train(now, inbox, state, step))
+        protos = guide.prototypes(self.proto_mode, self.clusters, site, reply.model, step)
+        return replace(reply, extras={**reply.extras, GUIDE: protos}), state
+
+    def loss(self, site: Site, inbox: Message, state: Any, model: Model, batch: Batch) -> Tensor:
+        out, protos = site.run(model, batch.x), cast(Prototypes, inbox.extras[GUIDE])
+        total = cross_entropy(out.logits, batch.y)
+        if self.alpha:
+            total = total + self.alpha * contrast(out.z, batch.y, protos, self.tau)
+        if self.lam:
+            near = guide.copies(batch.y, protos, site.classes, self.pfa_scope, self.n_aug)
+            near = guide.noisy(near, self.eps, site, batch)
+            total = total + self.lam * guide.augmented(model, out.z, batch.y, near, protos)
+        return total
+
+    def merge(
+        self, site: Site, server: Wrapping, replies: Mapping[ClientId, Message], step: Step
+    ) -> Wrapping:
+        if step.leg == 0:
+            return replace(server, box=dict(replies))
+        told = exchange.second_thoughts(server.box, replies)
+        state = exchange.inside(server)
+        return exchange.around(self.base.merge(site, state, told, step._replace(leg=0)))
+
+    def predict(self, site: Site, inbox: Message, state: Any, x: Tensor) -> Tensor:
+        return self.base.predict(site, inbox, state, x)
+
+    def opinions(self, site: Site, inbox: Message, state: Any, x: Tensor) -> dict[str, Tensor]:
+        return self.base.opinions(site, inbox, state, x)

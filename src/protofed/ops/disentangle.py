@@ -1,0 +1,135 @@
+"""A net that tells what a picture shows from how it looks, and the terms that make it do so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protofed.core.model import ImageShape, Net, Out
+from protofed.core.site import Batch, Site, Step
+from protofed.ops.losses import Reduction, divergence
+
+Posterior = Literal["gaussian", "unit", "moment"]
+Phase = Literal["basic", "split", "joint"]
+Work = tuple[Phase, Batch]
+Schedule = Literal["sequential", "interleaved", "joint"]
+LEAST_VARIANCE = 1e-6
+LARGEST_MAP = 7  # side of the map that a decoder begins with
+
+
+class Split(NamedTuple):
+    """What a forward pass through all parts gives beyond z^s and its logits."""
+
+    basic: Tensor  # [B, C] logits of the general feature
+    semantic: Tensor  # [B, C] logits of z^s, drawn
+    domain: Tensor  # [B, C] logits of z^d, drawn
+    rebuilt: Tensor  # [B, channels, side, side] from z^s and z^d
+    bound: Tensor  # [B, D] KL of both posteriors to the standard normal
+
+
+class Disentangled(Net):
+    """General encoder F -> semantic encoder F^s (the neck) -> head; beside it F^d and decoder G."""
+
+    def __init__(self, net: Net, image: ImageShape, posterior: Posterior):
+        width = net.width
+        outward = 2 * width if posterior == "gaussian" else width
+        head = nn.Linear(width, net.classes)
+        super().__init__(net.encoder, nn.Linear(width, outward), head, width)
+        self.domain = nn.Linear(width, outward)
+        self.decoder = decoder(2 * width, image)
+        self.posterior = posterior
+
+    def forward(
+        self, x: Tensor, view: str = "semantic", draw: torch.Generator | None = None
+    ) -> Out:
+        """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all parts."""
+        general = self.encoder(x)
+        if view == "split":
+            return self._split(general, draw)
+        z = general if view == "basic" else self.neck(general)[:, : self.width]  # the mean
+        return Out(z, self.head(z))
+
+    def _split(self, general: Tensor, draw: torch.Generator | None) -> Out:
+        (semantic, one), (domain, other) = (
+            posterior(self.posterior, part(general), draw) for part in (self.neck, self.domain)
+        )
+        rebuilt = self.decoder(torch.cat([semantic, domain], 1))
+        basic, logits = self.head(general), self.head(semantic)
+        return Out(semantic, logits, Split(basic, logits, self.head(domain), rebuilt, one + other))
+
+
+def phases(schedule: Schedule, site: Site, step: Step) -> Iterator[Work]:
+    """A round's batches with the phase that each serves; basic and split get half the epochs."""
+    epochs = site.training.epochs
+    first = max(1, epochs // 2)
+    if schedule == "joint":
+        yield from (("joint", batch) for batch in site.batches(step))
+    elif schedule == "interleaved":
+        for batch in site.batches(step, epochs=first):
+            yield from (("basic", batch), ("split", batch))
+    else:
+        yield from (("basic", batch) for batch in site.batches(step, "basic", first))
+        rest = max(1, epochs - first)
+        yield from (("split", batch) for batch in site.batches(step, "split", rest))
+
+
+def posterior(kind: Posterior, out: Tensor, draw: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """A drawn feature [B, D] and the KL [B, D] of its posterior to the standard normal.
+
+    gaussian: `out` [B, 2 D] holds mean and log variance; unit: N(out, 1); moment: the normal with
+    the batch's own mean and variance. The last two are deterministic.
+    """
+    if kind == "unit":
+        return out, out.square() / 2
+    if kind == "moment":
+        mean, variance = out.mean(0), out.var(0, unbiased=False).clamp(min=LEAST_VARIANCE)
+        return out, normal_bound(mean, variance.log()).expand_as(out)
+    mean, log_variance = out.chunk(2, dim=1)
+    noise = torch.randn(mean.shape, generator=draw)
+    return mean + (log_variance / 2).exp() * noise, normal_bound(mean, log_variance)
+
+
+def normal_bound(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, variance) || N(0, 1)) by dimension."""
+    return (mean.square() + log_variance.exp() - log_variance - 1) / 2
+
+
+def decoder(width: int, image: ImageShape) -> nn.Sequential:
+    """Features [B, width] -> images: a small map, doubled by transposed convolutions.
+
+    The last layer is linear: the images to rebuild are normalised and go below 0.
+    """
+    side, stages = image.side, 0
+    while side > LARGEST_MAP:
+        side, stages = (side + 1) // 2, stages + 1
+    channels = [max(16, 128 >> stage) for stage in range(stages)] + [image.channels]
+    start = channels[0]
+    layers: list[nn.Module] = [nn.Linear(width, start * side**2)]
+    layers.append(nn.Unflatten(1, (start, side, side)))
+    for inward, outward in pairwise(channels):
+        layers += [nn.ReLU(), nn.ConvTranspose2d(inward, outward, 4, stride=2, padding=1)]
+    surplus = side * 2**stages - image.side
+    if surplus:  # an odd side on the way down: cut the border off
+        layers.append(nn.ZeroPad2d((0, -surplus, 0, -surplus)))
+    return nn.Sequential(*layers)
+
+
+def distillation(split: Split, printed: bool) -> Tensor:
+    """L_KD: the semantic logits should follow the basic ones more than the domain's do.
+
+    softplus(KL_semantic - KL_domain), batch mean; `printed` swaps them, as Eq. 11 does.
+    """
+    semantic = divergence(split.basic, split.semantic)
+    domain = divergence(split.basic, split.domain)
+    return F.softplus(domain - semantic if printed else semantic - domain).mean()
+
+
+def mutual_information(split: Split, x: Tensor, reduction: Reduction) -> Tensor:
+    """L_MI: what both features know beyond the prior, and what they fail to rebuild of x."""
+    bound = split.bound.mean() if reduction == "mean" else split.bound.sum(1).mean()
+    return bound + F.mse_loss(split.rebuilt, x)

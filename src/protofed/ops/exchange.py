@@ -1,0 +1,113 @@
+"""Cross-training: a round of two legs, with every client's model trained on at another client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, InstanceOf
+
+from protofed.core import tree
+from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod, Global
+from protofed.core.model import Model
+from protofed.core.site import ClientId, Site, Step
+from protofed.ops.pairing import derangement
+
+PhaseEpochs = Literal["half", "full"]
+C = TypeVar("C")
+
+
+def exchangeable(base: AnyMethod) -> AnyMethod:
+    """Refuse a base method whose models cannot go round."""
+    if base.legs != 1 or base.personal:
+        raise ValueError("needs a method with one leg a round and one model for all clients")
+    return base
+
+
+Base = Annotated[
+    InstanceOf[AnyMethod],
+    AfterValidator(exchangeable),
+    Field(description="the method that trains before the exchange"),
+]
+
+
+@tree.node
+class Exchanging(Global):
+    """Server state: the model, and between the legs the box of what the clients sent in."""
+
+    box: dict[ClientId, Message] = field(default_factory=dict)  # empty between rounds
+
+
+@tree.node
+class Wrapping(Exchanging):
+    """The same around a base method: beside model and box, what the base keeps at the server."""
+
+    base: Global = field(default_factory=lambda: Global(Model()))  # less its model: that is ours
+
+
+def around(base: Global) -> Wrapping:
+    """A base method's server state, with an empty box."""
+    return Wrapping(base.model, base=replace(base, model=Model()))
+
+
+def inside(server: Wrapping) -> Global:
+    """The base method's server state."""
+    return replace(server.base, model=server.model)
+
+
+def second_thoughts(
+    box: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
+) -> dict[ClientId, Message]:
+    """What each client sent before the exchange, but with the model that it trained after it."""
+    return {
+        client: replace(box[client], model=reply.model, size=reply.size)
+        for client, reply in replies.items()
+    }
+
+
+def whole(site: Site, reply: Message, state: C) -> tuple[Message, C]:
+    """A client's reply and state as they are; a model that lacks parts cannot go on elsewhere."""
+    missing = site.fresh().weights.keys() - reply.model.weights.keys()
+    if missing:
+        parts = sorted({name.split(".")[0] for name in missing})
+        raise ProtofedError(
+            f"the base method keeps {', '.join(parts)} at its client, so that its model cannot "
+            "be trained on at another\nchoose a base method that sends its whole model"
+        )
+    return reply, state
+
+
+def phase(site: Site, step: Step, epochs: PhaseEpochs) -> Site:
+    """The site with the epochs of this leg: half of a round's each, or all of them in both.
+
+    An odd epoch goes to the second leg, and each leg has one at least.
+    """
+    if epochs == "full":
+        return site
+    whole = site.training.epochs
+    first = max(1, whole // 2)
+    now = first if step.leg == 0 else max(1, whole - first)
+    return replace(site, training=replace(site.training, epochs=now))
+
+
+def passed_on(
+    site: Site,
+    box: Mapping[ClientId, Message],
+    to: Sequence[ClientId],
+    step: Step,
+    extras: Sequence[str] = (),
+) -> dict[ClientId, Message]:
+    """For each client another one's model, at random and each once; a client alone gets its own.
+
+    Of what was sent in, only the model and the named extras are passed on. `to` are clients with
+    a parcel in the box, and `site` is the server's.
+    """
+    partner = derangement(sorted(to), site.rng("exchange", step.round))
+    parcels = {client: box[partner[client]] for client in to}
+    return {
+        client: Message(parcel.model, extras={name: parcel.extras[name] for name in extras})
+        for client, parcel in parcels.items()
+    }

@@ -1,0 +1,71 @@
+"""Prototypes that travel with a model, to hold it to what it knew where it comes from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes, class_means
+from protofed.core.site import Batch, Site, Step
+from protofed.ops.kmeans import clustered, resampled
+
+Mode = Literal["weighted", "uniform", "multi", "bootstrap"]
+Scope = Literal["own", "all"]
+
+
+def prototypes(mode: Mode, clusters: int, site: Site, model: Model, step: Step) -> Prototypes:
+    """A client's prototypes, by a look at all its images.
+
+    weighted: cluster means weighted by size, which is the class mean whatever the clusters;
+    uniform: the plain mean of the k-means clusters' means; multi: all of these means;
+    bootstrap: means of random subsets.
+    """
+    z = torch.cat([site.look(model, x).z for x, _ in site.scan(site.train)])
+    labels = site.train.labels
+    if mode == "weighted":
+        return class_means(z, labels)
+
+    def draw(label: int) -> torch.Generator:
+        return site.rng("prototypes", step.round, label)
+
+    if mode == "bootstrap":
+        return resampled(z, labels, draw)
+    table = clustered(z, labels, clusters, draw)
+    return table if mode == "multi" else table.uniform_mean()
+
+
+def copies(y: Tensor, protos: Prototypes, classes: int, scope: Scope, number: int) -> Tensor:
+    """`number` copies of the mean row of each image's class [B], or of all rows: [B, N, D]."""
+    if scope == "all":
+        rows = protos.vectors.expand(len(y), -1, -1)
+    else:
+        centres, _ = protos.dense(classes)
+        rows = centres[y][:, None]
+    return rows.repeat_interleave(number, 1)
+
+
+def noisy(near: Tensor, eps: float, site: Site, batch: Batch) -> Tensor:
+    """Vectors with normal noise of size eps, drawn anew for every batch (Eq. 4)."""
+    draw = site.rng("augment", batch.step.round, batch.step.leg, batch.number)
+    return near + eps * torch.randn(near.shape, generator=draw)
+
+
+def fused(z: Tensor, near: Tensor) -> Tensor:
+    """Features [B, D] plus the mean of vectors [B, N, D] by weights softmax(z.vector): Eq. 5-6."""
+    weights = torch.einsum("bd,bnd->bn", z, near).softmax(1)
+    return z + torch.einsum("bn,bnd->bd", weights, near)
+
+
+def augmented(model: Model, z: Tensor, y: Tensor, near: Tensor, protos: Prototypes) -> Tensor:
+    """Cross entropy of a model's head on features [B, D] fused with `near` [B, N, D], batch mean.
+
+    An image whose class has no prototype adds nothing but still counts in the mean.
+    """
+    known = torch.isin(y, protos.labels)
+    weight, bias = model.weights["head.weight"], model.weights["head.bias"]
+    logits = F.linear(fused(z[known], near[known]), weight, bias)
+    return F.cross_entropy(logits, y[known], reduction="sum") / len(y)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import ClientId, Step
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import Mail, play_round
+from protofed.methods.fedavg import FedAvg
+from protofed.methods.fedproto import FedProto
+from protofed.methods.local import Local
+from protofed.testing import check_method, toy_sites
+
+
+class Played:
+    """Some rounds on the toy federation: the server's and clients' states, and all messages."""
+
+    def __init__(self, method: AnyMethod, rounds: int):
+        self.site, self.sites = toy_sites(method)
+        self.sent: list[Message] = []
+        engine: LocalEngine[Any, Any] = LocalEngine(method, self.sites)
+        self.server = method.init_server(self.site)
+        for number in range(rounds):
+            self.server = play_round(
+                method,
+                self.site,
+                self.server,
+                engine,
+                sorted(self.sites),
+                Step(number, rounds),
+                self._listen,
+            )
+        self.clients: dict[ClientId, Any] = engine.states
+
+    def _listen(self, sent: Mail, received: Mail) -> None:
+        self.sent += [*sent.values(), *received.values()]
+
+
+def test_with_lambda_zero_it_is_fedavg_bit_for_bit() -> None:
+    ours, theirs = Played(FedProto(lam=0), 3), Played(FedAvg(), 3)
+    assert tree.equal(ours.server.model, theirs.server.model)
+
+
+def test_the_first_round_is_fedavgs_bit_for_bit() -> None:
+    ours, theirs = Played(FedProto(), 1), Played(FedAvg(), 1)
+    assert tree.equal(ours.server.model, theirs.server.model)
+
+
+def test_with_lambda_zero_and_models_kept_it_is_local_bit_for_bit() -> None:
+    ours, theirs = Played(FedProto(lam=0, param_avg=False), 3), Played(Local(), 3)
+    assert tree.equal(ours.clients, theirs.clients)
+
+
+@pytest.mark.parametrize("method", [FedProto(lam=0), FedProto(lam=10), FedProto(collect="online")])
+def test_lambda_and_collect_change_the_second_round(method: FedProto) -> None:
+    assert not tree.equal(Played(method, 2).server.model, Played(FedProto(), 2).server.model)
+
+
+def test_the_loss_is_cross_entropy_and_a_pull_written_as_a_loop() -> None:
+    run = Played(FedProto(), 1)
+    site, method = run.sites[0], FedProto(lam=3)
+    batch = next(site.batches(Step(1, 2)))
+    inbox = method.publish(run.server)
+    protos = inbox.protos
+    assert protos is not None
+    value = method.loss(site, inbox, None, tree.clone(inbox.model), batch)
+    out = site.run(tree.clone(inbox.model), batch.x)
+    total = torch.zeros(())
+    for z, label in zip(out.z, batch.y, strict=True):
+        for row, name in zip(protos.vectors, protos.labels, strict=True):
+            if name == label:
+                total += F.mse_loss(z, row)
+    expected = F.cross_entropy(out.logits, batch.y) + 3 * total / len(batch.y)
+    torch.testing.assert_close(value, expected)
+
+
+def test_an_image_without_a_prototype_adds_nothing_but_counts_in_the_mean() -> None:
+    site = toy_sites(FedProto())[1][0]
+    batch = next(site.batches(Step(1, 2)))
+    label = int(batch.y[0])
+    one = Prototypes(torch.zeros(1, 8), torch.tensor([label]), torch.tensor([1]))
+    inbox = Message(site.fresh(), one)
+    with_pull, without = (
+        method.loss(site, inbox, None, site.fresh(), batch)
+        for method in (FedProto(), FedProto(lam=0))
+    )
+    z = site.run(site.fresh(), batch.x).z[batch.y == label]
+    assert 0 < len(z) < len(batch.y)
+    torch.testing.assert_close(with_pull - without, z.square().sum() / (8 * len(batch.y)))
+
+
+def test_every_owner_of_a_class_has_one_voice() -> None:
+    """Prototypes (0, 0) behind 1 image and (2, 2) behind 99 make (1, 1)."""
+    site = toy_sites(FedProto())[0]
+    replies = {
+        client: Message(
+            Model({"w": torch.full((1,), vector)}),
+            Prototypes(torch.full((1, 2), vector), torch.tensor([4]), torch.tensor([size])),
+            size=size,
+        )
+        for client, vector, size in ((0, 0.0, 1), (1, 2.0, 99))
+    }
+    server = FedProto().merge(site, FedProto().init_server(site), replies, Step(0, 1))
+    assert server.protos is not None
+    assert server.protos.vectors.tolist() == [[1.0, 1.0]]
+    assert server.protos.labels.tolist() == [4]
+    assert server.model.weights["w"].item() == pytest.approx(1.98)  # models are weighted
+
+
+def test_the_servers_prototypes_are_the_mean_over_owners_in_a_loop() -> None:
+    run = Played(FedProto(), 1)
+    replies = [message.protos for message in run.sent if message.protos is not None]
+    assert len(replies) == 4
+    for label, vector in zip(run.server.protos.labels, run.server.protos.vectors, strict=True):
+        rows = [r.vectors[r.labels == label][0] for r in replies if (r.labels == label).any()]
+        assert len(rows) == (4 if label == 4 else 3)  # client k lacks class k
+        torch.testing.assert_close(vector, sum(rows, torch.zeros(8)) / len(rows))
+
+
+def test_only_prototypes_travel_when_models_stay() -> None:
+    run = Played(FedProto(param_avg=False), 2)
+    assert {part for message in run.sent for part in message.parts} == {"protos"}
+    assert all(message.model == Model() for message in run.sent)
+    assert run.server.model == Model()
+    assert FedProto(param_avg=False).personal
+    assert not FedProto().personal
+
+
+def test_models_that_stay_go_on_from_round_to_round_under_the_pull() -> None:
+    method = FedProto(param_avg=False)
+    one, two, free = Played(method, 1), Played(method, 2), Played(Local(), 2)
+    inbox, step = method.publish(one.server), Step(1, 2)
+    _, state = method.train(one.sites[2], inbox, one.clients[2], step)
+    assert tree.equal(state, two.clients[2])
+    assert not tree.equal(state, free.clients[2])
+
+
+@pytest.mark.parametrize("param_avg", [True, False])
+def test_the_nearest_prototype_decides_as_in_a_loop(param_avg: bool) -> None:
+    method = FedProto(param_avg=param_avg)
+    run = Played(method, 2)
+    site, state, inbox = run.sites[1], run.clients[1], method.publish(run.server)
+    x = site.pixels.test(site.train.images)
+    scores = method.opinions(site, inbox, state, x)["nearest prototype"]
+    model = inbox.model if param_avg else state
+    assert inbox.protos is not None
+    for row, z in zip(scores, site.look(model, x).z, strict=True):
+        distances = [((z - c) ** 2).sum() for c in inbox.protos.vectors]
+        torch.testing.assert_close(row, -torch.stack(distances))
+        assert int(row.argmax()) == min(range(5), key=lambda k: float(distances[k]))
+    logits = method.predict(site, inbox, state, x)
+    assert torch.equal(logits, site.look(model, x).logits)
+
+
+def test_before_the_first_round_there_is_no_nearest_prototype() -> None:
+    site, sites = toy_sites(FedProto())
+    inbox = FedProto().publish(FedProto().init_server(site))
+    x = site.pixels.test(sites[0].train.images)
+    assert FedProto().opinions(sites[0], inbox, None, x) == {}
+
+
+def test_prototypes_get_no_gradient_from_a_clients_training() -> None:
+    run = Played(FedProto(), 1)
+    inbox = FedProto().publish(run.server)
+    before = tree.clone(inbox)
+    reply, _ = FedProto().train(run.sites[0], inbox, None, Step(1, 2))
+    assert tree.equal(inbox, before)
+    assert inbox.protos is not None
+    assert inbox.protos.vectors.grad is None
+    assert reply.protos is not None
+    assert not reply.protos.vectors.requires_grad
+
+
+@pytest.mark.parametrize(
+    "method", [FedProto(param_avg=False), FedProto(param_avg=False, collect="online")]
+)
+def test_it_holds_the_contract(method: FedProto) -> None:
+    check_method(method)
+
+
+def test_a_negative_lambda_is_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        FedProto(lam=-1)

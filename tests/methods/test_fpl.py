@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod, Global
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.rng import rng
+from protofed.core.site import Step
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import play_round
+from protofed.methods.fedavg import FedAvg
+from protofed.methods.fpl import FPL
+from protofed.ops.losses import contrast, pull
+from protofed.testing import check_method, toy_sites
+
+Partition = Literal["first", "last", "none"]
+PARTITIONS: tuple[Partition, ...] = ("first", "last", "none")
+CIRCLE = (0, 10, 50, 60, 120, 125, 170, 180)  # FINCH: 4 clusters, then 2
+
+
+def played(method: AnyMethod, rounds: int) -> Global:
+    site, sites = toy_sites(method)
+    engine, server = LocalEngine(method, sites), method.init_server(site)
+    for number in range(rounds):
+        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
+    state: Global = server
+    return state
+
+
+def circle(label: int = 0) -> Prototypes:
+    angles = torch.tensor(CIRCLE).double().deg2rad()
+    vectors = torch.stack([angles.cos(), angles.sin()], 1).float()
+    return Prototypes(vectors, torch.full((8,), label), torch.arange(1, 9))
+
+
+def domains() -> Prototypes:
+    """Eight clients in four places of R^8 for each of classes 0, 1, 2 and 4, two by two."""
+    draw, labels = rng("eight clients"), torch.tensor([0, 1, 2, 4])
+    circles = [torch.cat([circle().vectors, torch.zeros(8, 6)], 1) for _ in labels]
+    turns = torch.linalg.qr(torch.randn(4, 8, 8, generator=draw))[0]
+    vectors = torch.cat([c @ turn for c, turn in zip(circles, turns, strict=True)])
+    return Prototypes(vectors, labels.repeat_interleave(8), torch.ones(32, dtype=torch.int64))
+
+
+def test_without_its_terms_it_is_fedavg_bit_for_bit() -> None:
+    assert tree.equal(played(FPL(cpcl=0, upcr=0), 3).model, played(FedAvg(), 3).model)
+
+
+def test_the_first_round_is_fedavgs_bit_for_bit() -> None:
+    assert tree.equal(played(FPL(), 1).model, played(FedAvg(), 1).model)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FPL(cpcl=0),
+        FPL(upcr=0),
+        FPL(tau=0.1),
+        FPL(upcr_reduction="sum"),
+        FPL(collect="online"),
+    ],
+)
+def test_each_term_and_switch_changes_the_second_round(method: FPL) -> None:
+    assert not tree.equal(played(method, 2).model, played(FPL(), 2).model)
+
+
+def test_the_loss_is_the_sum_of_its_three_terms() -> None:
+    sites, protos = toy_sites(FPL())[1], domains()
+    batch = next(sites[0].batches(Step(1, 2)))
+    method = FPL(tau=0.05, cpcl=0.3, upcr=0.7, upcr_reduction="sum")
+    inbox = Message(sites[0].fresh(), protos)
+    value = method.loss(sites[0], inbox, None, sites[0].fresh(), batch)
+    out = sites[0].run(sites[0].fresh(), batch.x)
+    expected = (
+        F.cross_entropy(out.logits, batch.y)
+        + 0.3 * contrast(out.z, batch.y, protos, 0.05)
+        + 0.7 * pull(out.z, batch.y, protos, 5, "sum")
+    )
+    torch.testing.assert_close(value, expected)
+
+
+def test_prototypes_get_no_gradient_from_a_clients_training() -> None:
+    sites = toy_sites(FPL())[1]
+    inbox = Message(sites[1].fresh(), domains())
+    before = tree.clone(inbox)
+    reply, _ = FPL().train(sites[1], inbox, None, Step(1, 2))
+    assert inbox.protos is not None
+    assert inbox.protos.vectors.grad is None
+    assert tree.equal(inbox, before)
+    assert reply.protos is not None
+    assert not reply.protos.vectors.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("partition", "clusters"),
+    [
+        ("first", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ("last", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("none", [list(range(8))]),
+    ],
+)
+def test_clusters_are_the_plain_means_of_their_members(
+    partition: Partition, clusters: list[list[int]]
+) -> None:
+    table = circle(label=3)
+    made = FPL(finch_partition=partition).clusters(table)
+    means = torch.stack([table.vectors[members].mean(0) for members in clusters])
+    torch.testing.assert_close(made.vectors, means)  # not of length 1
+    assert made.labels.tolist() == [3] * len(clusters)
+    assert made.counts.tolist() == [sum(m + 1 for m in members) for members in clusters]
+
+
+def test_which_partition_changes_what_is_sent_and_what_is_lost() -> None:
+    site, sites = toy_sites(FPL())
+    batch, values, sizes = next(sites[0].batches(Step(1, 2))), set(), []
+    for partition in PARTITIONS:
+        method = FPL(finch_partition=partition)
+        protos = method.clusters(domains())
+        sizes.append(len(protos))
+        inbox = Message(site.fresh(), protos)
+        values.add(method.loss(sites[0], inbox, None, site.fresh(), batch).item())
+    assert sizes == [16, 8, 4]
+    assert len(values) == 3
+
+
+def test_classes_are_clustered_apart_and_keep_their_names() -> None:
+    made = FPL().clusters(domains())
+    assert made.labels.tolist() == [0, 0, 1, 1, 2, 2, 4, 4]
+    mixed = domains()
+    order = torch.randperm(32, generator=rng("mixed"))
+    turned = FPL().clusters(tree.map(lambda rows: rows[order], mixed))
+    centres = [table.dense(5)[0] for table in (made, turned)]
+    torch.testing.assert_close(*centres)
+
+
+def test_the_unbiased_mean_gives_each_cluster_one_voice() -> None:
+    """Clusters {a, b} and {c}, a = b = (1, 0), c = (0, 1): G counts members, U counts clusters."""
+    ones = torch.ones(3, dtype=torch.int64)
+    members = Prototypes(torch.tensor([[1.0, 0], [1, 0], [0, 1]]), 0 * ones, ones)
+    biased = members.uniform_mean().vectors[0].tolist()
+    clusters = Prototypes(members.vectors, torch.tensor([0, 0, 1]), ones).uniform_mean()
+    unbiased = Prototypes(clusters.vectors, torch.zeros(2, dtype=torch.int64), clusters.counts)
+    assert biased == pytest.approx([2 / 3, 1 / 3], abs=1e-6)
+    assert unbiased.dense(1)[0][0].tolist() == pytest.approx([0.5, 0.5], abs=1e-6)
+
+
+def test_the_method_computes_the_unbiased_mean_from_unequal_clusters() -> None:
+    vectors = torch.tensor([[1.0, 0], [1, 0], [1, 0], [0, 1], [0, 1]])
+    table = Prototypes(vectors, torch.full((5,), 2), torch.tensor([9, 9, 9, 1, 1]))
+    unbiased = FPL().clusters(table).dense(3)[0][2]
+    biased = FPL(finch_partition="none").clusters(table).dense(3)[0][2]
+    assert unbiased.tolist() == pytest.approx([0.5, 0.5], abs=1e-6)
+    assert biased.tolist() == pytest.approx([0.6, 0.4], abs=1e-6)
+
+
+def test_a_class_of_one_client_and_a_class_of_nobody() -> None:
+    one = Prototypes(torch.tensor([[3.0, 4.0]]), torch.tensor([2]), torch.tensor([5]))
+    for partition in PARTITIONS:
+        assert tree.equal(FPL(finch_partition=partition).clusters(one), one)
+
+
+def test_the_server_keeps_a_model_and_prototypes_of_every_class() -> None:
+    server = played(FPL(), 1)
+    product: Message = FPL().publish(server)  # type: ignore[arg-type]
+    assert product.protos is not None
+    assert product.protos.labels.unique().tolist() == [0, 1, 2, 3, 4]
+    assert set(product.parts) == {"model", "protos"}
+    assert product.model != Model()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FPL(finch_partition="first", upcr_reduction="sum", tau=0.01),
+        FPL(finch_partition="none", collect="online"),
+    ],
+)
+def test_it_holds_the_contract(method: FPL) -> None:
+    check_method(method)
+
+
+@pytest.mark.parametrize("wrong", [{"tau": 0.0}, {"cpcl": -1.0}, {"upcr": -1.0}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match="greater than"):
+        FPL(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cache
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
+from protofed.core.method import About, AnyMethod, Global, Method
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import Batch, Site, Step
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import play_round
+from protofed.methods.fedexg import FedExg
+from protofed.methods.fedproto import FedProto
+from protofed.methods.fedprox import FedProx
+from protofed.methods.fedseproto import FedSeProto
+from protofed.methods.fpl import FPL
+from protofed.methods.local import Local
+from protofed.methods.pgct import GUIDE, PGCT
+from protofed.ops.exchange import phase
+from protofed.ops.losses import proximal
+from protofed.ops.prototypes import local_prototypes
+from protofed.testing import check_method, toy_sites
+
+FIRST, SECOND = Step(0, 3, 0), Step(0, 3, 1)
+
+
+@dataclass(frozen=True)
+class Remembering(Method[Global, Model]):
+    """A base with client state, like MOON: a spring to the client's own last model."""
+
+    about: ClassVar[About] = About(label="Remembering", title="A test")
+
+    def init_client(self, site: Site) -> Model:
+        return site.fresh()
+
+    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
+        task = F.cross_entropy(site.run(model, batch.x).logits, batch.y)
+        return task + 0.1 * proximal(model, state)
+
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        reply, _ = super().train(site, inbox, state, step)
+        return reply, reply.model
+
+
+def play(method: AnyMethod, rounds: int = 3) -> tuple[Global, LocalEngine[Global, object]]:
+    site, sites = toy_sites(method)
+    engine, server = LocalEngine(method, sites), method.init_server(site)
+    for number in range(rounds):
+        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
+    return server, engine
+
+
+@cache
+def after(method: AnyMethod, rounds: int = 1) -> Model:
+    return play(method, rounds)[0].model
+
+
+def example(lacking: tuple[int, ...] = (1, 3)) -> tuple[Site, Message, Batch]:
+    """A client, a parcel whose prototypes lack some classes (one has two rows), and a batch."""
+    site, sites = toy_sites(PGCT())
+    labels = [label for label in (0, 0, 1, 2, 3, 4) if label not in lacking]
+    vectors = torch.randn(len(labels), 8, generator=site.rng("test"))
+    protos = Prototypes(vectors, torch.tensor(labels), torch.ones(len(labels)).long())
+    batch = next(sites[2].batches(SECOND))
+    return sites[2], Message(site.fresh(), extras={GUIDE: protos}), batch
+
+
+def slow_loss(method: PGCT, site: Site, inbox: Message, batch: Batch) -> float:
+    """Eq. 3-8, image by image."""
+    model, protos = tree.clone(inbox.model), inbox.extras[GUIDE]
+    assert isinstance(protos, Prototypes)
+    out, head = site.run(model, batch.x), model.weights
+    rows = list(zip(protos.vectors, protos.labels.tolist(), strict=True))
+    total, size = 0.0, len(batch.y)
+    copies = len(rows) * method.n_aug if method.pfa_scope == "all" else method.n_aug
+    draw = site.rng("augment", batch.step.round, batch.step.leg, batch.number)
+    noise = torch.randn(size, copies, 8, generator=draw)
+    for i, y in enumerate(batch.y.tolist()):
+        f = out.z[i]
+        total += float(F.cross_entropy(out.logits[i], batch.y[i])) / size
+        mine = [p for p, label in rows if label == y]
+        if not mine:
+            continue
+        likeness = [(math.exp(F.cosine_similarity(f, p, 0) / method.tau), m) for p, m in rows]
+        share = sum(e for e, m in likeness if m == y) / sum(e for e, _ in likeness)
+        total -= method.alpha * math.log(share) / size
+        own = [sum(mine, torch.zeros(8)) / len(mine)]
+        source = own if method.pfa_scope == "own" else [p for p, _ in rows]
+        near = [p for p in source for _ in range(method.n_aug)]
+        near = [p + method.eps * noise[i, n] for n, p in enumerate(near)]
+        scores = [math.exp(f @ p) for p in near]
+        f = f + sum((s / sum(scores)) * p for s, p in zip(scores, near, strict=True))
+        logits = head["head.weight"] @ f + head["head.bias"]
+        total += method.lam * float(F.cross_entropy(logits, batch.y[i])) / size
+    return total
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        PGCT(base=Remembering(), proto_mode="uniform"),
+        PGCT(proto_mode="multi", pfa_scope="all"),
+        PGCT(base=FPL(), proto_mode="bootstrap"),
+    ],
+)
+def test_it_holds_the_contract(method: PGCT) -> None:
+    check_method(method)
+
+
+@pytest.mark.parametrize("epochs", ["half", "full"])
+def test_without_its_terms_it_is_fedexg_bit_for_bit(epochs: str) -> None:
+    plain = PGCT(alpha=0, lam=0, phase_epochs=epochs)  # type: ignore[arg-type]
+    assert tree.equal(after(plain, 3), after(FedExg(phase_epochs=epochs), 3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        PGCT(alpha=0.7, lam=0.3),
+        PGCT(alpha=0),
+        PGCT(lam=0, tau=0.1),
+        PGCT(pfa_scope="all", n_aug=2, eps=1.0),
+    ],
+)
+@pytest.mark.parametrize("lacking", [(), (1, 3)])
+def test_the_loss_is_equations_3_to_8(method: PGCT, lacking: tuple[int, ...]) -> None:
+    site, inbox, batch = example(lacking)
+    fast = method.loss(site, inbox, None, tree.clone(inbox.model), batch)
+    assert float(fast) == pytest.approx(slow_loss(method, site, inbox, batch), rel=1e-5)
+
+
+def test_images_of_classes_without_a_prototype_get_plain_cross_entropy() -> None:
+    site, inbox, batch = example((0, 1, 3, 4))
+    chosen = batch.y != 2
+    strangers = batch._replace(x=batch.x[chosen], y=batch.y[chosen])
+    assert len(strangers.y) > 1
+    losses = [
+        method.loss(site, inbox, None, tree.clone(inbox.model), strangers)
+        for method in (PGCT(), PGCT(pfa_scope="all"), PGCT(alpha=0, lam=0))
+    ]
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_noise_is_named_by_round_leg_and_batch() -> None:
+    site, inbox, batch = example(())
+    method = PGCT(eps=1.0)
+
+    def loss(batch: Batch) -> float:
+        return float(method.loss(site, inbox, None, tree.clone(inbox.model), batch))
+
+    others = [
+        batch._replace(number=7),
+        batch._replace(step=SECOND._replace(round=1)),
+        batch._replace(step=FIRST),
+    ]
+    assert loss(batch) == loss(batch)
+    assert len({loss(batch), *(loss(other) for other in others)}) == 4
+
+
+def test_the_first_leg_is_the_bases_and_the_second_is_not() -> None:
+    base = FedProx(mu=5)
+    method = PGCT(base=base, alpha=0, lam=0)
+    site, sites = toy_sites(method)
+    inbox = method.publish(method.init_server(site))
+    reply, _ = method.train(sites[0], inbox, None, FIRST)
+    alone, _ = base.train(phase(sites[0], FIRST, "half"), inbox, None, FIRST)
+    assert tree.equal(reply.model, alone.model)
+    assert tree.equal(reply.extras[GUIDE], local_prototypes(sites[0], reply.model))
+    parcel = Message(reply.model, extras={GUIDE: reply.extras[GUIDE]})
+    on, _ = method.train(sites[1], parcel, None, SECOND)
+    plain, _ = Method().train(phase(sites[1], SECOND, "half"), Message(reply.model), None, SECOND)
+    assert tree.equal(on.model, plain.model)
+
+
+def test_a_bases_client_state_is_that_of_the_first_leg() -> None:
+    method = PGCT(base=Remembering())
+    site, sites = toy_sites(method)
+    inbox = method.publish(method.init_server(site))
+    reply, state = method.train(sites[0], inbox, method.init_client(sites[0]), FIRST)
+    assert tree.equal(state, reply.model)
+    parcel = Message(site.fresh(), extras={GUIDE: reply.extras[GUIDE]})
+    assert method.train(sites[0], parcel, state, SECOND)[1] is state
+
+
+def test_a_bases_server_state_goes_on() -> None:
+    method = PGCT(base=FPL())
+    server, engine = play(method, 2)
+    told = method.publish(server)  # type: ignore[arg-type]
+    assert told.protos is not None
+    site = engine.sites[0]
+    x, _ = next(site.scan(site.train))
+    assert torch.equal(method.predict(site, told, None, x), site.look(server.model, x).logits)
+    assert list(PGCT(base=FedProto()).opinions(site, told, None, x)) == ["nearest prototype"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        PGCT(base=FedProx(mu=1)),
+        PGCT(alpha=0),
+        PGCT(lam=0),
+        PGCT(tau=0.1),
+        PGCT(eps=1.0),
+        PGCT(n_aug=2),
+        PGCT(pfa_scope="all"),
+        PGCT(proto_mode="uniform"),
+        PGCT(proto_mode="multi"),
+        PGCT(proto_mode="multi", clusters=2),
+        PGCT(proto_mode="bootstrap"),
+    ],
+)
+def test_every_switch_moves_the_result(other: PGCT) -> None:
+    assert not tree.equal(after(other), after(PGCT()))
+
+
+@pytest.mark.parametrize("base", [PGCT(), FedExg(), Local(), FedProto(param_avg=False)])
+def test_bases_whose_models_cannot_go_round_are_refused(base: AnyMethod) -> None:
+    with pytest.raises(ValidationError, match="one leg a round and one model for all clients"):
+        PGCT(base=base)
+
+
+def test_a_base_that_keeps_parts_of_its_model_is_refused() -> None:
+    with pytest.raises(ProtofedError, match="keeps decoder, domain at its client"):
+        play(PGCT(base=FedSeProto()), 1)
+
+
+def test_the_default_base_is_seen_by_who_parses_specs() -> None:
+    base = {field.name: field.default for field in dataclasses.fields(PGCT)}["base"]
+    assert isinstance(base, Method)
