@@ -5,7 +5,7 @@ READY := .venv/.ready
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test check bench format clean
 
 help:  ## list these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -31,6 +31,9 @@ check: $(READY)  ## format, lint, types, then everything that `make test` runs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+bench: $(READY)  ## measure what FPL costs beside FedAvg, as a ratio (idle machine)
+	$(BIN)/python benchmarks/fpl_round.py
 
 format: $(READY)  ## bring the code into shape
 	$(BIN)/ruff format .

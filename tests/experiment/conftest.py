@@ -11,6 +11,13 @@ from protofed.experiment.parse import experiment_from
 from protofed.experiment.spec import Experiment
 
 Make = Callable[..., Experiment]
+# Server training of many steps a round; a few show as much.
+QUICK = {"fedlsa": {"server_epochs": 5}, "fedtgp": {"server_epochs": 5}}
+
+
+def quick(name: str) -> dict[str, Any]:
+    """A method's table for a test: its defaults, but for long server training."""
+    return {"name": name, **QUICK.get(name, {})}
 
 
 @pytest.fixture

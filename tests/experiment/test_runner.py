@@ -15,6 +15,7 @@ from protofed.experiment.rundir import RunDir, load_server
 from protofed.experiment.runner import Progress, participants, run
 from protofed.experiment.spec import Experiment
 from protofed.methods import METHODS
+from tests.experiment.conftest import quick
 
 Make = Callable[..., Experiment]
 FILES = {"spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl"}
@@ -42,7 +43,7 @@ def test_the_run_folder_is_complete(tiny: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_second_run_gives_the_same_bytes(name: str, tiny: Make, tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        run(tiny(method=name, net="moon-cnn"), tmp_path / folder)
+        run(tiny(method=quick(name), net="moon-cnn"), tmp_path / folder)
     for file in ("scores.jsonl", "spec.json", "partition.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
@@ -74,7 +75,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
         if progress.round == 2 and not progress.notices:
             raise StoppedError
 
-    experiment = tiny(method=name, rounds=4)
+    experiment = tiny(method=quick(name), rounds=4)
     whole = run(experiment, tmp_path / "whole")
     with pytest.raises(StoppedError):
         run(experiment, tmp_path / "broken", stop)
@@ -187,7 +188,8 @@ def test_odd_sizes_with_batch_norm_stay_finite(
     small = {"domains": ["optical", "print"], "side": 8}
     partition = {"kind": "shares", "clients": 2, "samples": size}
     result = run(
-        tiny(method=name, net="resnet10", data=small, partition=partition, rounds=1), tmp_path / "a"
+        tiny(method=quick(name), net="resnet10", data=small, partition=partition, rounds=1),
+        tmp_path / "a",
     )
     folder = RunDir(tmp_path / "a")
     newest = folder.newest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,9 +43,13 @@ def _print_methods(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    columns = ["name", "method", "venue", "year", "sends up", "sends down"]
+    columns = ["name", "method", "family", "venue", "year", "sends up", "sends down"]
     cells = [
-        [r["name"], r["label"], r["venue"], str(r["year"] or ""), _join(r["up"]), _join(r["down"])]
+        [
+            *(str(r[key] or "") for key in ("name", "label", "family", "venue", "year")),
+            _join(r["up"]),
+            _join(r["down"]),
+        ]
         for r in rows
     ]
     print_table(columns, cells)
@@ -72,6 +75,8 @@ def show_method(name: str, as_json: Json = False) -> None:
         return
     typer.echo(f"{about['label']}: {method.__doc__}")
     typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
+    if about["star"]:
+        typer.echo(f"* {about['star']}")
     typer.echo(f"sends up: {_join(about['up'])}; sends down: {_join(about['down'])}")
     if about["fields"]:
         typer.echo()
@@ -154,15 +159,17 @@ def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
     """All that is known of a method without running it."""
     about = {"name": name, **method.about._asdict(), "summary": method.__doc__}
     about |= method().travels._asdict()
-    return {**about, "fields": [_field(field) for field in fields(method)]}
+    known: dict[str, FieldInfo] = vars(method)["__pydantic_fields__"]
+    return {**about, "fields": [_field(name, info) for name, info in known.items()]}
 
 
-def _field(field: Field[Any]) -> dict[str, Any]:
+def _field(name: str, info: FieldInfo) -> dict[str, Any]:
     """A hyperparameter: its name, default and meaning."""
-    default = field.default
-    if isinstance(default, FieldInfo):
-        return {"name": field.name, "default": default.default, "meaning": default.description}
-    return {"name": field.name, "default": default, "meaning": ""}
+    from protofed.core.method import Method
+    from protofed.experiment.spec import method_name
+
+    default = method_name(info.default) if isinstance(info.default, Method) else info.default
+    return {"name": name, "default": default, "meaning": info.description or ""}
 
 
 def _join(parts: list[str]) -> str:

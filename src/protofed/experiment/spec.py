@@ -35,8 +35,9 @@ ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one 
 
 def method_name(method: AnyMethod) -> str:
     """The command-line name of a method; for one that is not ours, its full class name."""
+    kind = FedAvg if type(method) is Method else type(method)  # whose defaults Method holds
     for name, known in METHODS.items():
-        if type(method) is known:
+        if kind is known:
             return name
     return f"{type(method).__module__}.{type(method).__qualname__}"
 
