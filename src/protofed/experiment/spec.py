@@ -84,8 +84,9 @@ def one_of(known: Mapping[str, object]) -> AfterValidator:
 
 def _over(default: object, given: object) -> object:
     """A table over a default one keeps the entries that it does not name."""
-    both = isinstance(default, Mapping) and isinstance(given, Mapping)
-    return {**default, **given} if both else given  # type: ignore[dict-item]
+    if isinstance(default, Mapping) and isinstance(given, Mapping):
+        return {**default, **given}
+    return given
 
 
 def of_benchmark(field: str, ge: int | None = None, le: int | None = None) -> Any:
