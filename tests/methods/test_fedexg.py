@@ -8,23 +8,14 @@ import torch
 from protofed.core import tree
 from protofed.core.fit import fit
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod, Method
-from protofed.core.model import Model
+from protofed.core.method import Method
 from protofed.core.site import ClientId, Site, Step
 from protofed.engines.local import LocalEngine
 from protofed.engines.rounds import Mail, play_round
 from protofed.methods.fedexg import FedExg
 from protofed.ops.exchange import Exchanging
 from protofed.testing import check_method, toy_sites
-
-
-def after(method: AnyMethod, rounds: int = 2) -> Model:
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    for number in range(rounds):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
-    model: Model = server.model
-    return model
+from tests.methods.playing import after
 
 
 def one_round(

@@ -9,24 +9,13 @@ import torch.nn.functional as F
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproc import FedProc, with_absent
 from protofed.ops.losses import contrast
 from protofed.testing import check_method, toy_sites
-
-
-def after(method: AnyMethod, rounds: int = 2, planned: int = 4) -> Model:
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    for number in range(rounds):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, planned))
-    model: Model = server.model
-    return model
+from tests.methods.playing import after
 
 
 def table(vectors: list[list[float]], labels: list[int], counts: list[int]) -> Prototypes:
@@ -66,8 +55,8 @@ def test_contrast_of_a_worked_case() -> None:
 
 
 def test_round_0_is_fedavg_bit_for_bit() -> None:
-    assert tree.equal(after(FedProc(), 1), after(FedAvg(), 1))
-    assert not tree.equal(after(FedProc(), 2), after(FedAvg(), 2))
+    assert tree.equal(after(FedProc(), 1, planned=4), after(FedAvg(), 1, planned=4))
+    assert not tree.equal(after(FedProc(), 2, planned=4), after(FedAvg(), 2, planned=4))
 
 
 def test_at_the_end_of_the_schedule_cross_entropy_stands_alone() -> None:
@@ -112,7 +101,7 @@ def test_in_the_rethink_style_round_0_has_no_loss() -> None:
     assert value.item() == 0
     start = toy_sites(FedAvg())[0].fresh()
     moved = {
-        style: float(tree.squared_distance(after(method, 1).weights, start.weights))
+        style: float(tree.squared_distance(after(method, 1, planned=4).weights, start.weights))
         for style, method in (("rethink", FedProc(style="rethink")), ("official", FedProc()))
     }
     assert moved["rethink"] < 1e-6 * moved["official"]  # weight decay alone

@@ -6,24 +6,13 @@ from pydantic import ValidationError
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
 from protofed.ops.losses import proximal
 from protofed.testing import toy_sites
-
-
-def after(method: AnyMethod, rounds: int = 2) -> Model:
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    for number in range(rounds):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
-    model: Model = server.model
-    return model
+from tests.methods.playing import after
 
 
 def test_with_mu_zero_it_is_fedavg_bit_for_bit() -> None:

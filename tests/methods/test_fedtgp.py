@@ -7,7 +7,6 @@ import torch
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import Step
@@ -17,15 +16,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedtgp import FedTGP, Trainable, server_loss
 from protofed.ops.hypersphere import grown
 from protofed.testing import check_method, toy_sites
-
-
-def after(method: AnyMethod, rounds: int = 2) -> Model:
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    for number in range(rounds):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
-    model: Model = server.model
-    return model
+from tests.methods.playing import after
 
 
 def table(vectors: list[list[float]], labels: list[int]) -> Prototypes:
