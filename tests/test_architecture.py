@@ -21,10 +21,29 @@ MAY_IMPORT = {
     "data": {"core", "data"},
     "engines": {"core", "engines"},
     "experiment": {"core", "methods", "nets", "data", "engines", "experiment"},
+    "study": {"core", "experiment", "study"},
+    "figures": {"core", "ops", "methods", "data", "experiment", "study", "figures"},
+    "report": {"core", "experiment", "study", "figures", "report"},
+    "recipes": {"core", "data", "methods", "experiment", "study", "recipes"},
     "testing": {"core", "engines", "testing"},
-    "cli": {"", "core", "methods", "data", "experiment", "cli"},
+    "cli": {
+        *("", "core", "methods", "data", "experiment", "cli"),
+        *("study", "figures", "report", "recipes"),
+    },
     "": {"core", "methods", "experiment", "cli"},
 }
+
+
+def without_ablations(file: Path) -> int:
+    """The lines of a method's file without its table of ablations, long as the paper's."""
+    text = file.read_text()
+    tables = [
+        node.end_lineno - node.lineno + 2  # and the empty line after it
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ablations"
+        if node.end_lineno
+    ]
+    return len(text.splitlines()) - sum(tables)
 
 
 def imported(file: Path) -> set[str]:
@@ -73,7 +92,7 @@ def test_no_file_is_too_long() -> None:
     files = [*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     lengths = {str(f.relative_to(ROOT)): len(f.read_text().splitlines()) for f in files}
     assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
-    methods = {name: n for name, n in lengths.items() if name.startswith("src/protofed/methods/")}
+    methods = {f.name: without_ablations(f) for f in (SOURCE / "methods").glob("*.py")}
     assert {name: n for name, n in methods.items() if n > MOST_METHOD_LINES} == {}
 
 

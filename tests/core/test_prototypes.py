@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def slow_means(table: Prototypes, weigh: bool) -> dict[int, list[float]]:
 def test_means_are_those_of_a_loop(table: Prototypes, weigh: bool) -> None:
     means, slow = table.weighted_mean() if weigh else table.uniform_mean(), slow_means(table, weigh)
     assert means.labels.tolist() == list(slow)
-    assert means.counts.tolist() == [107, 7, 1, 21]
+    assert means.counts.tolist() == ([107, 7, 1, 21] if weigh else [3, 1, 1, 2])
     torch.testing.assert_close(means.vectors, torch.tensor(list(slow.values())))
 
 
@@ -50,7 +51,20 @@ def test_clients_with_1_and_99_examples_have_one_voice_each() -> None:
     assert uniform.vectors.tolist() == [[1.0, 1.0]]
     torch.testing.assert_close(weighted.vectors, torch.tensor([[1.98, 1.98]]))
     assert uniform.labels.tolist() == weighted.labels.tolist() == [3]
-    assert uniform.counts.tolist() == weighted.counts.tolist() == [100]
+    assert weighted.counts.tolist() == [100]
+    assert uniform.counts.tolist() == [2]  # who gets the mean does not learn the 100
+
+
+def test_every_stream_shuffles_all_rows_its_own_way(table: Prototypes) -> None:
+    numbered = replace(table, counts=torch.arange(7))
+    batches = list(numbered.shuffled(3, (rng("order", number) for number in range(2))))
+    assert [len(batch) for batch in batches] == [3, 3, 1] * 2
+    one, other = stack(batches[:3]), stack(batches[3:])
+    for whole in (one, other):
+        assert sorted(whole.counts.tolist()) == list(range(7))
+        assert torch.equal(whole.vectors, table.vectors[whole.counts])
+        assert torch.equal(whole.labels, table.labels[whole.counts])
+    assert not torch.equal(one.counts, other.counts)
 
 
 def test_dense_is_the_plain_mean_and_says_who_is_there(table: Prototypes) -> None:

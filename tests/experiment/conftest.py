@@ -11,8 +11,13 @@ from protofed.experiment.parse import experiment_from
 from protofed.experiment.spec import Experiment
 
 Make = Callable[..., Experiment]
-# Server training of many steps a round; a few show as much.
-QUICK = {"fedlsa": {"server_epochs": 5}, "fedtgp": {"server_epochs": 5}}
+# Training at the server, or on public images, of many steps a round; a few show as much.
+QUICK = {
+    "fedgh": {"server_epochs": 5},
+    "fedlsa": {"server_epochs": 5},
+    "fedmd": {"public_batch": 8},
+    "fedtgp": {"server_epochs": 5},
+}
 
 
 def quick(name: str) -> dict[str, Any]:

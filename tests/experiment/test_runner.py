@@ -9,6 +9,7 @@ import torch
 
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
+from protofed.data.catalog import BENCHMARKS
 from protofed.engines.local import LocalEngine
 from protofed.experiment.federation import assemble
 from protofed.experiment.rundir import RunDir, load_server
@@ -36,6 +37,7 @@ def test_the_run_folder_is_complete(tiny: Make, tmp_path: Path) -> None:
     assert newest is not None
     model = tree.nbytes(load_server(newest).model)
     assert rounds[0]["bytes_up"] == rounds[0]["bytes_down"] == 3 * model
+    assert rounds[0]["parts"] == {"up": {"model": 3 * model}, "down": {"model": 3 * model}}
     env = json.loads((tmp_path / "a" / "env.json").read_text())
     assert env["torch"] == torch.__version__
 
@@ -180,17 +182,23 @@ def test_a_class_that_nobody_holds_is_noticed_and_breaks_nothing(
     assert any(f"class {', '.join(missing)}" in notice for notice in result.notices)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 5])
+@pytest.mark.parametrize("sizes", [(0, 1, 2, 4), (5, 4, 1, 2)], ids=str)
 @pytest.mark.parametrize("name", METHODS)
-def test_odd_sizes_with_batch_norm_stay_finite(
-    name: str, size: int, tiny: Make, tmp_path: Path
+def test_odd_sizes_and_missing_classes_with_batch_norm_stay_finite(
+    name: str, sizes: tuple[int, ...], tiny: Make, tmp_path: Path
 ) -> None:
-    small = {"domains": ["optical", "print"], "side": 8}
-    partition = {"kind": "shares", "clients": 2, "samples": size}
-    result = run(
-        tiny(method=quick(name), net="resnet10", data=small, partition=partition, rounds=1),
-        tmp_path / "a",
+    """Clients with no image, one, two, a batch, and one more; nobody holds all ten classes."""
+    domains = BENCHMARKS["digits-mini"].domains
+    samples = dict(zip(domains, sizes, strict=True))
+    experiment = tiny(
+        method=quick(name),
+        net="resnet10",
+        data={"side": 8},
+        partition={"kind": "shares", "clients": len(domains), "samples": samples},
+        rounds=2,
+        evaluate_every=2,
     )
+    result = run(experiment, tmp_path / "a")
     folder = RunDir(tmp_path / "a")
     newest = folder.newest()
     assert newest is not None

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
-from protofed.core.site import Step
+from protofed.core.site import ClientId, Site, Step
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.engines.rounds import Mail, play_round
 from protofed.testing import toy_sites
 
 
-def after(method: AnyMethod, rounds: int = 2, planned: int | None = None) -> Model:
-    """The server's model after some rounds, of a run that was planned for so many."""
-    site, sites = toy_sites(method)
+class Played(NamedTuple):
+    """A federation after some rounds."""
+
+    site: Site  # the server's
+    sites: dict[ClientId, Site]
+    server: Any
+    states: dict[ClientId, Any]  # of the clients
+    mail: list[tuple[Mail, Mail]]  # what travelled down and up, leg by leg
+
+    @property
+    def letters(self) -> list[Message]:
+        """Every message that travelled."""
+        return [letter for legs in self.mail for mail in legs for letter in mail.values()]
+
+
+def play(
+    method: AnyMethod,
+    rounds: int = 2,
+    planned: int | None = None,
+    net_of: AnyMethod | None = None,
+    sites: dict[ClientId, Site] | None = None,
+) -> Played:
+    """Some rounds of a run that was planned for so many, on the net that `net_of` asks for."""
+    site, toys = toy_sites(net_of or method)
+    sites = sites or toys
     engine, server = LocalEngine(method, sites), method.init_server(site)
+    mail: list[tuple[Mail, Mail]] = []
     for number in range(rounds):
         step = Step(number, rounds if planned is None else planned)
-        server = play_round(method, site, server, engine, sorted(sites), step)
-    model: Model = server.model
+        server = play_round(
+            method, site, server, engine, sorted(sites), step, lambda *both: mail.append(both)
+        )
+    return Played(site, sites, server, {client: engine.state(client) for client in sites}, mail)
+
+
+def after(method: AnyMethod, rounds: int = 2, planned: int | None = None) -> Model:
+    """The server's model after some rounds."""
+    model: Model = play(method, rounds, planned).server.model
     return model
+
+
+def is_constant(received: Tensor, method: AnyMethod, inbox: Message) -> bool:
+    """Whether a client's loss moves all of its model, and `received` not even where it could."""
+    _, sites = toy_sites(method)
+    site, model = sites[1], sites[1].fresh()
+    for leaf in (received, *model.weights.values()):
+        leaf.requires_grad_()
+    batch = next(site.batches(Step(1, 4)))
+    method.loss(site, inbox, method.init_client(site), model, batch).backward()
+    assert all(leaf.grad is not None for leaf in model.weights.values())
+    return received.grad is None

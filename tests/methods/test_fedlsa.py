@@ -12,33 +12,18 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod
 from protofed.core.model import Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import Batch, Site, Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedlsa import Anchored, FedLSA
-from protofed.ops.hypersphere import Unit, grown
+from protofed.ops.hypersphere import Unit
+from protofed.ops.seedling import grown
 from protofed.testing import check_method, toy_sites
+from tests.methods.playing import after, is_constant, play
 
 SMALL: dict[str, Any] = {"features": 6, "server_epochs": 20}
-
-
-def after(
-    method: AnyMethod, net_of: AnyMethod | None = None, rounds: int = 2
-) -> tuple[Any, list[Mail]]:
-    """The server after some rounds on the net that `net_of` asks for, and what it sent."""
-    site, sites = toy_sites(net_of or method)
-    engine, server, sent = LocalEngine(method, sites), method.init_server(site), list[Mail]()
-    for number in range(rounds):
-        step = Step(number, rounds)
-        server = play_round(
-            method, site, server, engine, sorted(sites), step, lambda down, up: sent.append(down)
-        )
-    return server, sent
 
 
 def anchors_of(server: Anchored) -> Tensor:
@@ -110,15 +95,15 @@ def test_the_distance_is_twice_what_the_cosine_lacks() -> None:
 
 def test_with_lambda_zero_it_is_fedavg_on_the_same_net_bit_for_bit() -> None:
     method = FedLSA(lam=0, **SMALL)
-    mine, average = after(method)[0], after(FedAvg(), net_of=method)[0]
-    assert tree.equal(mine.model, average.model)
-    assert not tree.equal(mine.model, after(replace(method, lam=0.7))[0].model)
+    mine, average = after(method), play(FedAvg(), net_of=method).server
+    assert tree.equal(mine, average.model)
+    assert not tree.equal(mine, after(replace(method, lam=0.7)))
 
 
 def test_anchors_have_length_one_unless_switched_off() -> None:
-    lengths = anchors_of(after(FedLSA(**SMALL), rounds=1)[0]).norm(dim=1)
+    lengths = anchors_of(play(FedLSA(**SMALL), 1).server).norm(dim=1)
     torch.testing.assert_close(lengths, torch.ones(5))
-    free = anchors_of(after(FedLSA(normalize_anchors=False, **SMALL), rounds=1)[0])
+    free = anchors_of(play(FedLSA(normalize_anchors=False, **SMALL), 1).server)
     assert (free.norm(dim=1) - 1).abs().max() > 0.01
 
 
@@ -153,6 +138,13 @@ def test_a_step_on_the_anchors_is_one_along_equations_3_to_5(sep_form: Any) -> N
         torch.testing.assert_close(grown_on[name], expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("compact", ["contrast", "distance"])
+def test_received_anchors_are_constants(compact: Any) -> None:
+    anchors = torch.eye(5, 6)
+    method = FedLSA(compact=compact, **SMALL)
+    assert is_constant(anchors, method, Message(extras={"anchors": anchors}))
+
+
 def test_seeds_live_on_from_round_to_round() -> None:
     method = FedLSA(**SMALL)
     site, _ = toy_sites(method)
@@ -166,11 +158,10 @@ def test_seeds_live_on_from_round_to_round() -> None:
 
 def test_switched_off_there_are_no_anchors_in_round_zero() -> None:
     method = FedLSA(anchors0="off", **SMALL)
-    _, sent = after(method)
-    assert [set(mail[0].parts) for mail in sent] == [{"model"}, {"model", "anchors"}]
-    assert [set(mail[0].parts) for mail in after(FedLSA(**SMALL))[1]] == [{"model", "anchors"}] * 2
-    first, average = after(method, rounds=1)[0], after(FedAvg(), net_of=method, rounds=1)[0]
-    assert tree.equal(first.model, average.model)
+    off, on = ([set(down[0].parts) for down, _ in play(m).mail] for m in (method, FedLSA(**SMALL)))
+    assert off == [{"model"}, {"model", "anchors"}]
+    assert on == [{"model", "anchors"}] * 2
+    assert tree.equal(after(method, 1), play(FedAvg(), 1, net_of=method).server.model)
 
 
 def margins(anchors: Tensor) -> Tensor:
@@ -196,8 +187,7 @@ def test_alpha_moves_the_anchors_apart() -> None:
 
 @cache
 def plain() -> Model:
-    model: Model = after(FedLSA(**SMALL))[0].model
-    return model
+    return after(FedLSA(**SMALL))
 
 
 @pytest.mark.parametrize(
@@ -216,8 +206,7 @@ def plain() -> Model:
     ids=lambda change: "".join(change),
 )
 def test_every_switch_changes_the_result(change: dict[str, Any]) -> None:
-    changed: Model = after(FedLSA(**{**SMALL, **change}))[0].model
-    assert not tree.equal(changed, plain())
+    assert not tree.equal(after(FedLSA(**{**SMALL, **change})), plain())
 
 
 def test_the_contract_holds_in_the_other_mode() -> None:

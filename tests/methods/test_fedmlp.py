@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,23 +10,18 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import ClientId, Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.core.site import Step
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedmlp import FedMLP, semantic_pull
 from protofed.methods.fedproto import FedProto
 from protofed.testing import check_method, toy_sites
 from protofed.testing.toy import CLASSES
+from tests.methods.playing import after, play
 
 
-def after(method: AnyMethod, rounds: int = 3) -> Message:
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    for number in range(rounds):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
-    product = method.publish(server)
-    return Message(model=product.model, protos=product.protos)  # without a semantic level
+def product(method: AnyMethod, rounds: int = 3) -> Message:
+    """What is published after some rounds, without a semantic level."""
+    return replace(method.publish(play(method, rounds).server), extras={})
 
 
 def rows(vectors: torch.Tensor, labels: list[int]) -> Prototypes:
@@ -35,26 +32,18 @@ def random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def states(method: FedMLP) -> dict[ClientId, Model | None]:
-    site, sites = toy_sites(method)
-    engine = LocalEngine(method, sites)
-    play_round(method, site, method.init_server(site), engine, sorted(sites), Step(0, 1))
-    return {client: engine.state(client) for client in sites}
-
-
 def test_with_all_weights_zero_it_is_fedavg_bit_for_bit() -> None:
-    mine = after(FedMLP(lam1=0, lam2=0, lam3=0)).model
-    assert tree.equal(mine, after(FedAvg()).model)
+    assert tree.equal(after(FedMLP(lam1=0, lam2=0, lam3=0), 3), after(FedAvg(), 3))
 
 
 def test_with_the_first_level_alone_it_is_fedproto_bit_for_bit() -> None:
-    assert tree.equal(after(FedMLP(lam1=1, lam2=0, lam3=0)), after(FedProto(lam=1)))
-    assert tree.equal(after(FedMLP(lam1=0.3, lam2=0)), after(FedProto(lam=0.3)))
+    assert tree.equal(product(FedMLP(lam1=1, lam2=0, lam3=0)), product(FedProto(lam=1)))
+    assert tree.equal(product(FedMLP(lam1=0.3, lam2=0)), product(FedProto(lam=0.3)))
 
 
 def test_each_level_changes_the_result() -> None:
     plain, *others = (
-        after(FedMLP(lam1=one, lam2=two, lam3=three)).model
+        after(FedMLP(lam1=one, lam2=two, lam3=three), 3)
         for one, two, three in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
     )
     assert not any(tree.equal(plain, other) for other in others)
@@ -153,15 +142,15 @@ def test_the_server_counts_every_client_that_has_a_class_alike() -> None:
 
 
 def test_clients_keep_their_previous_model_only_for_the_third_level() -> None:
-    assert set(states(FedMLP()).values()) == {None}
-    kept = states(FedMLP(lam3=0.5))
+    assert set(play(FedMLP(), 1).states.values()) == {None}
+    kept = play(FedMLP(lam3=0.5), 1).states
     assert all(isinstance(state, Model) for state in kept.values())
     assert not tree.equal(kept[0], kept[1])
 
 
 def test_the_third_level_waits_for_a_previous_model() -> None:
-    assert tree.equal(after(FedMLP(lam3=0.5), 1), after(FedMLP(), 1))
-    assert not tree.equal(after(FedMLP(lam3=0.5), 2), after(FedMLP(), 2))
+    assert tree.equal(product(FedMLP(lam3=0.5), 1), product(FedMLP(), 1))
+    assert not tree.equal(product(FedMLP(lam3=0.5), 2), product(FedMLP(), 2))
 
 
 @pytest.mark.parametrize("method", [FedMLP(), FedMLP(lam3=0.5)], ids=["static", "three levels"])

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,70 +7,42 @@ from pydantic import ValidationError
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import ClientId, Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.core.site import Step
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
 from protofed.testing import check_method, toy_sites
-
-
-class Played:
-    """Some rounds on the toy federation: the server's and clients' states, and all messages."""
-
-    def __init__(self, method: AnyMethod, rounds: int):
-        self.site, self.sites = toy_sites(method)
-        self.sent: list[Message] = []
-        engine: LocalEngine[Any, Any] = LocalEngine(method, self.sites)
-        self.server = method.init_server(self.site)
-        for number in range(rounds):
-            self.server = play_round(
-                method,
-                self.site,
-                self.server,
-                engine,
-                sorted(self.sites),
-                Step(number, rounds),
-                self._listen,
-            )
-        self.clients: dict[ClientId, Any] = engine.states
-
-    def _listen(self, sent: Mail, received: Mail) -> None:
-        self.sent += [*sent.values(), *received.values()]
+from tests.methods.playing import after, is_constant, play
 
 
 def test_with_lambda_zero_it_is_fedavg_bit_for_bit() -> None:
-    ours, theirs = Played(FedProto(lam=0), 3), Played(FedAvg(), 3)
-    assert tree.equal(ours.server.model, theirs.server.model)
+    assert tree.equal(after(FedProto(lam=0), 3), after(FedAvg(), 3))
 
 
 def test_the_first_round_is_fedavgs_bit_for_bit() -> None:
-    ours, theirs = Played(FedProto(), 1), Played(FedAvg(), 1)
-    assert tree.equal(ours.server.model, theirs.server.model)
+    assert tree.equal(after(FedProto(), 1), after(FedAvg(), 1))
 
 
 def test_with_lambda_zero_and_models_kept_it_is_local_bit_for_bit() -> None:
-    ours, theirs = Played(FedProto(lam=0, param_avg=False), 3), Played(Local(), 3)
-    assert tree.equal(ours.clients, theirs.clients)
+    ours, theirs = play(FedProto(lam=0, param_avg=False), 3), play(Local(), 3)
+    assert tree.equal(ours.states, theirs.states)
 
 
 @pytest.mark.parametrize("method", [FedProto(lam=0), FedProto(lam=10), FedProto(collect="online")])
 def test_lambda_and_collect_change_the_second_round(method: FedProto) -> None:
-    assert not tree.equal(Played(method, 2).server.model, Played(FedProto(), 2).server.model)
+    assert not tree.equal(after(method), after(FedProto()))
 
 
 def test_the_loss_is_cross_entropy_and_a_pull_written_as_a_loop() -> None:
-    run = Played(FedProto(), 1)
+    run = play(FedProto(), 1)
     site, method = run.sites[0], FedProto(lam=3)
     batch = next(site.batches(Step(1, 2)))
     inbox = method.publish(run.server)
     protos = inbox.protos
     assert protos is not None
-    value = method.loss(site, inbox, None, tree.clone(inbox.model), batch)
+    value = method.loss(site, inbox, Model(), tree.clone(inbox.model), batch)
     out = site.run(tree.clone(inbox.model), batch.x)
     total = torch.zeros(())
     for z, label in zip(out.z, batch.y, strict=True):
@@ -90,7 +60,7 @@ def test_an_image_without_a_prototype_adds_nothing_but_counts_in_the_mean() -> N
     one = Prototypes(torch.zeros(1, 8), torch.tensor([label]), torch.tensor([1]))
     inbox = Message(site.fresh(), one)
     with_pull, without = (
-        method.loss(site, inbox, None, site.fresh(), batch)
+        method.loss(site, inbox, Model(), site.fresh(), batch)
         for method in (FedProto(), FedProto(lam=0))
     )
     z = site.run(site.fresh(), batch.x).z[batch.y == label]
@@ -117,8 +87,8 @@ def test_every_owner_of_a_class_has_one_voice() -> None:
 
 
 def test_the_servers_prototypes_are_the_mean_over_owners_in_a_loop() -> None:
-    run = Played(FedProto(), 1)
-    replies = [message.protos for message in run.sent if message.protos is not None]
+    run = play(FedProto(), 1)
+    replies = [reply.protos for reply in run.mail[0][1].values() if reply.protos is not None]
     assert len(replies) == 4
     for label, vector in zip(run.server.protos.labels, run.server.protos.vectors, strict=True):
         rows = [r.vectors[r.labels == label][0] for r in replies if (r.labels == label).any()]
@@ -127,9 +97,10 @@ def test_the_servers_prototypes_are_the_mean_over_owners_in_a_loop() -> None:
 
 
 def test_only_prototypes_travel_when_models_stay() -> None:
-    run = Played(FedProto(param_avg=False), 2)
-    assert {part for message in run.sent for part in message.parts} == {"protos"}
-    assert all(message.model == Model() for message in run.sent)
+    run = play(FedProto(param_avg=False), 2)
+    sent = [message for both in run.mail for mail in both for message in mail.values()]
+    assert {part for message in sent for part in message.parts} == {"protos"}
+    assert all(message.model == Model() for message in sent)
     assert run.server.model == Model()
     assert FedProto(param_avg=False).personal
     assert not FedProto().personal
@@ -137,18 +108,18 @@ def test_only_prototypes_travel_when_models_stay() -> None:
 
 def test_models_that_stay_go_on_from_round_to_round_under_the_pull() -> None:
     method = FedProto(param_avg=False)
-    one, two, free = Played(method, 1), Played(method, 2), Played(Local(), 2)
+    one, two, free = play(method, 1), play(method, 2), play(Local(), 2)
     inbox, step = method.publish(one.server), Step(1, 2)
-    _, state = method.train(one.sites[2], inbox, one.clients[2], step)
-    assert tree.equal(state, two.clients[2])
-    assert not tree.equal(state, free.clients[2])
+    _, state = method.train(one.sites[2], inbox, one.states[2], step)
+    assert tree.equal(state, two.states[2])
+    assert not tree.equal(state, free.states[2])
 
 
 @pytest.mark.parametrize("param_avg", [True, False])
 def test_the_nearest_prototype_decides_as_in_a_loop(param_avg: bool) -> None:
     method = FedProto(param_avg=param_avg)
-    run = Played(method, 2)
-    site, state, inbox = run.sites[1], run.clients[1], method.publish(run.server)
+    run = play(method, 2)
+    site, state, inbox = run.sites[1], run.states[1], method.publish(run.server)
     x = site.pixels.test(site.train.images)
     scores = method.opinions(site, inbox, state, x)["nearest prototype"]
     model = inbox.model if param_avg else state
@@ -165,19 +136,17 @@ def test_before_the_first_round_there_is_no_nearest_prototype() -> None:
     site, sites = toy_sites(FedProto())
     inbox = FedProto().publish(FedProto().init_server(site))
     x = site.pixels.test(sites[0].train.images)
-    assert FedProto().opinions(sites[0], inbox, None, x) == {}
+    assert FedProto().opinions(sites[0], inbox, Model(), x) == {}
 
 
-def test_prototypes_get_no_gradient_from_a_clients_training() -> None:
-    run = Played(FedProto(), 1)
-    inbox = FedProto().publish(run.server)
-    before = tree.clone(inbox)
-    reply, _ = FedProto().train(run.sites[0], inbox, None, Step(1, 2))
-    assert tree.equal(inbox, before)
-    assert inbox.protos is not None
-    assert inbox.protos.vectors.grad is None
-    assert reply.protos is not None
-    assert not reply.protos.vectors.requires_grad
+def test_received_prototypes_are_constants() -> None:
+    labels = torch.arange(5)
+    protos = Prototypes(torch.ones(5, 8), labels, torch.ones_like(labels))
+    assert is_constant(protos.vectors, FedProto(), Message(protos=protos))
+
+
+def test_clients_keep_an_empty_model_when_models_are_averaged() -> None:
+    assert all(state == Model() for state in play(FedProto(), 1).states.values())
 
 
 @pytest.mark.parametrize(

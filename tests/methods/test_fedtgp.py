@@ -10,13 +10,11 @@ from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedtgp import FedTGP, Trainable, server_loss
-from protofed.ops.hypersphere import grown
+from protofed.ops.seedling import grown
 from protofed.testing import check_method, toy_sites
-from tests.methods.playing import after
+from tests.methods.playing import after, play
 
 
 def table(vectors: list[list[float]], labels: list[int]) -> Prototypes:
@@ -169,15 +167,14 @@ def test_a_client_is_pulled_to_the_learned_prototypes_which_are_constants() -> N
 
 def test_without_averaging_only_prototypes_travel_and_each_client_has_its_model() -> None:
     method = FedTGP(param_avg=False, server_epochs=2)
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    server = play_round(method, site, server, engine, sorted(sites), Step(0, 1))
+    run = play(method, 1)
+    site, state = run.sites[0], run.states[0]
     assert method.personal
-    assert server.model == Model()
-    assert not tree.equal(engine.state(0), engine.state(1))
-    product, (x, _) = method.publish(server), next(sites[0].scan(sites[0].train))
-    assert method.opinions(sites[0], Message(), engine.state(0), x) == {}
-    (name,) = method.opinions(sites[0], product, engine.state(0), x)
+    assert run.server.model == Model()
+    assert not tree.equal(state, run.states[1])
+    product, (x, _) = method.publish(run.server), next(site.scan(site.train))
+    assert method.opinions(site, Message(), state, x) == {}
+    (name,) = method.opinions(site, product, state, x)
     assert name == "nearest prototype"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -9,30 +10,20 @@ from pydantic import ValidationError
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod, Global
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.fedproto import FedProto
 from protofed.methods.fpl import FPL
 from protofed.ops.losses import contrast, pull
 from protofed.testing import check_method, toy_sites
+from tests.methods.playing import after, is_constant, play
 
 Partition = Literal["first", "last", "none"]
 PARTITIONS: tuple[Partition, ...] = ("first", "last", "none")
 CIRCLE = (0, 10, 50, 60, 120, 125, 170, 180)  # FINCH: 4 clusters, then 2
-
-
-def played(method: AnyMethod, rounds: int) -> Global:
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    for number in range(rounds):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
-    state: Global = server
-    return state
 
 
 def circle(label: int = 0) -> Prototypes:
@@ -51,11 +42,18 @@ def domains() -> Prototypes:
 
 
 def test_without_its_terms_it_is_fedavg_bit_for_bit() -> None:
-    assert tree.equal(played(FPL(cpcl=0, upcr=0), 3).model, played(FedAvg(), 3).model)
+    assert tree.equal(after(FPL(cpcl=0, upcr=0), 3), after(FedAvg(), 3))
+
+
+def test_with_global_prototypes_and_the_pull_alone_it_is_fedproto_bit_for_bit() -> None:
+    ours, theirs = (
+        play(method, 3).server for method in (FPL(cpcl=0, finch_partition="none"), FedProto(lam=1))
+    )
+    assert tree.equal(ours, theirs)
 
 
 def test_the_first_round_is_fedavgs_bit_for_bit() -> None:
-    assert tree.equal(played(FPL(), 1).model, played(FedAvg(), 1).model)
+    assert tree.equal(after(FPL(), 1), after(FedAvg(), 1))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_the_first_round_is_fedavgs_bit_for_bit() -> None:
     ],
 )
 def test_each_term_and_switch_changes_the_second_round(method: FPL) -> None:
-    assert not tree.equal(played(method, 2).model, played(FPL(), 2).model)
+    assert not tree.equal(after(method, 2), after(FPL(), 2))
 
 
 def test_the_loss_is_the_sum_of_its_three_terms() -> None:
@@ -87,16 +85,10 @@ def test_the_loss_is_the_sum_of_its_three_terms() -> None:
     torch.testing.assert_close(value, expected)
 
 
-def test_prototypes_get_no_gradient_from_a_clients_training() -> None:
-    sites = toy_sites(FPL())[1]
-    inbox = Message(sites[1].fresh(), domains())
-    before = tree.clone(inbox)
-    reply, _ = FPL().train(sites[1], inbox, None, Step(1, 2))
-    assert inbox.protos is not None
-    assert inbox.protos.vectors.grad is None
-    assert tree.equal(inbox, before)
-    assert reply.protos is not None
-    assert not reply.protos.vectors.requires_grad
+def test_received_prototypes_are_constants() -> None:
+    for method in (FPL(), FPL(cpcl=0), FPL(upcr=0)):
+        protos = domains()
+        assert is_constant(protos.vectors, method, Message(protos=protos))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +107,7 @@ def test_clusters_are_the_plain_means_of_their_members(
     means = torch.stack([table.vectors[members].mean(0) for members in clusters])
     torch.testing.assert_close(made.vectors, means)  # not of length 1
     assert made.labels.tolist() == [3] * len(clusters)
-    assert made.counts.tolist() == [sum(m + 1 for m in members) for members in clusters]
+    assert made.counts.tolist() == [len(members) for members in clusters]
 
 
 def test_which_partition_changes_what_is_sent_and_what_is_lost() -> None:
@@ -142,17 +134,7 @@ def test_classes_are_clustered_apart_and_keep_their_names() -> None:
 
 
 def test_the_unbiased_mean_gives_each_cluster_one_voice() -> None:
-    """Clusters {a, b} and {c}, a = b = (1, 0), c = (0, 1): G counts members, U counts clusters."""
-    ones = torch.ones(3, dtype=torch.int64)
-    members = Prototypes(torch.tensor([[1.0, 0], [1, 0], [0, 1]]), 0 * ones, ones)
-    biased = members.uniform_mean().vectors[0].tolist()
-    clusters = Prototypes(members.vectors, torch.tensor([0, 0, 1]), ones).uniform_mean()
-    unbiased = Prototypes(clusters.vectors, torch.zeros(2, dtype=torch.int64), clusters.counts)
-    assert biased == pytest.approx([2 / 3, 1 / 3], abs=1e-6)
-    assert unbiased.dense(1)[0][0].tolist() == pytest.approx([0.5, 0.5], abs=1e-6)
-
-
-def test_the_method_computes_the_unbiased_mean_from_unequal_clusters() -> None:
+    """Three clients in one place, two in another: G counts clients, U counts clusters."""
     vectors = torch.tensor([[1.0, 0], [1, 0], [1, 0], [0, 1], [0, 1]])
     table = Prototypes(vectors, torch.full((5,), 2), torch.tensor([9, 9, 9, 1, 1]))
     unbiased = FPL().clusters(table).dense(3)[0][2]
@@ -161,15 +143,28 @@ def test_the_method_computes_the_unbiased_mean_from_unequal_clusters() -> None:
     assert biased.tolist() == pytest.approx([0.6, 0.4], abs=1e-6)
 
 
-def test_a_class_of_one_client_and_a_class_of_nobody() -> None:
+def test_a_class_of_one_client_is_that_clients_mean_and_a_class_of_nobody_has_no_row() -> None:
     one = Prototypes(torch.tensor([[3.0, 4.0]]), torch.tensor([2]), torch.tensor([5]))
     for partition in PARTITIONS:
-        assert tree.equal(FPL(finch_partition=partition).clusters(one), one)
+        made = FPL(finch_partition=partition).clusters(one)
+        assert tree.equal(made, replace(one, counts=torch.tensor([1])))  # a client, not its images
+        assert made.dense(4)[1].tolist() == [False, False, True, False]
+
+
+def test_images_of_a_class_of_nobody_get_cross_entropy_alone() -> None:
+    site, protos = toy_sites(FPL())[1][0], FPL().clusters(domains())
+    batch = next(site.batches(Step(1, 2)))
+    strangers = batch._replace(x=batch.x[batch.y == 3], y=batch.y[batch.y == 3])
+    assert len(strangers.y) > 1
+    with_terms, without = (
+        FPL().loss(site, Message(protos=table), None, site.fresh(), strangers)
+        for table in (protos, None)
+    )
+    assert torch.equal(with_terms, without)
 
 
 def test_the_server_keeps_a_model_and_prototypes_of_every_class() -> None:
-    server = played(FPL(), 1)
-    product: Message = FPL().publish(server)  # type: ignore[arg-type]
+    product = FPL().publish(play(FPL(), 1).server)
     assert product.protos is not None
     assert product.protos.labels.unique().tolist() == [0, 1, 2, 3, 4]
     assert set(product.parts) == {"model", "protos"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,8 +19,6 @@ from protofed.core.method import About, AnyMethod, Global, Method
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import Batch, Site, Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
 from protofed.methods.fedexg import FedExg
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fedprox import FedProx
@@ -32,6 +30,7 @@ from protofed.ops.exchange import phase
 from protofed.ops.losses import proximal
 from protofed.ops.prototypes import local_prototypes
 from protofed.testing import check_method, toy_sites
+from tests.methods import playing
 
 FIRST, SECOND = Step(0, 3, 0), Step(0, 3, 1)
 
@@ -54,17 +53,9 @@ class Remembering(Method[Global, Model]):
         return reply, reply.model
 
 
-def play(method: AnyMethod, rounds: int = 3) -> tuple[Global, LocalEngine[Global, object]]:
-    site, sites = toy_sites(method)
-    engine, server = LocalEngine(method, sites), method.init_server(site)
-    for number in range(rounds):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, rounds))
-    return server, engine
-
-
 @cache
 def after(method: AnyMethod, rounds: int = 1) -> Model:
-    return play(method, rounds)[0].model
+    return playing.after(method, rounds)
 
 
 def example(lacking: tuple[int, ...] = (1, 3)) -> tuple[Site, Message, Batch]:
@@ -196,13 +187,12 @@ def test_a_bases_client_state_is_that_of_the_first_leg() -> None:
 
 def test_a_bases_server_state_goes_on() -> None:
     method = PGCT(base=FPL())
-    server, engine = play(method, 2)
-    told = method.publish(server)  # type: ignore[arg-type]
+    run = playing.play(method, 2)
+    told, site = method.publish(run.server), run.sites[0]
     assert told.protos is not None
-    site = engine.sites[0]
     x, _ = next(site.scan(site.train))
-    assert torch.equal(method.predict(site, told, None, x), site.look(server.model, x).logits)
-    assert list(PGCT(base=FedProto()).opinions(site, told, None, x)) == ["nearest prototype"]
+    assert torch.equal(method.predict(site, told, None, x), site.look(run.server.model, x).logits)
+    assert list(PGCT(base=FedProto()).opinions(site, told, Model(), x)) == ["nearest prototype"]
 
 
 @pytest.mark.parametrize(
@@ -217,12 +207,18 @@ def test_a_bases_server_state_goes_on() -> None:
         PGCT(pfa_scope="all"),
         PGCT(proto_mode="uniform"),
         PGCT(proto_mode="multi"),
-        PGCT(proto_mode="multi", clusters=2),
         PGCT(proto_mode="bootstrap"),
     ],
 )
 def test_every_switch_moves_the_result(other: PGCT) -> None:
     assert not tree.equal(after(other), after(PGCT()))
+
+
+@pytest.mark.parametrize("mode", ["uniform", "multi"])
+def test_the_number_of_clusters_moves_the_result_where_clusters_matter(mode: Any) -> None:
+    three, two = (after(PGCT(proto_mode=mode, clusters=clusters)) for clusters in (3, 2))
+    assert not tree.equal(three, two)
+    assert tree.equal(after(PGCT(clusters=2)), after(PGCT()))  # weighted: class means, whatever k
 
 
 @pytest.mark.parametrize("base", [PGCT(), FedExg(), Local(), FedProto(param_avg=False)])
@@ -233,7 +229,7 @@ def test_bases_whose_models_cannot_go_round_are_refused(base: AnyMethod) -> None
 
 def test_a_base_that_keeps_parts_of_its_model_is_refused() -> None:
     with pytest.raises(ProtofedError, match="keeps decoder, domain at its client"):
-        play(PGCT(base=FedSeProto()), 1)
+        playing.play(PGCT(base=FedSeProto()), 1)
 
 
 def test_the_default_base_is_seen_by_who_parses_specs() -> None:

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from protofed.core import tree
 from protofed.core.rng import rng
-from protofed.ops.hypersphere import Unit, grown, seedling, separation
+from protofed.ops.hypersphere import Unit, separation
 
 
 def simplex() -> Tensor:
@@ -95,22 +94,3 @@ def test_unit_gives_length_one_and_does_not_see_the_scale() -> None:
     torch.testing.assert_close(Unit()(7.3 * z), h)
     assert torch.equal(Unit()(4 * z), h)
     assert Unit()(torch.zeros(1, 4)).isfinite().all()
-
-
-def test_anchors_grow_through_a_perceptron_with_one_hidden_layer() -> None:
-    seeds = seedling(5, 6, 3, rng("grow"))
-    layers = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
-    names = ("hidden.weight", "hidden.bias", "out.weight", "out.bias")
-    layers.load_state_dict(
-        dict(zip(layers.state_dict(), (seeds[name] for name in names), strict=True))
-    )
-    assert seeds["seed"].shape == (5, 6)
-    torch.testing.assert_close(grown(seeds), layers(seeds["seed"]).detach())
-
-
-def test_a_seedling_is_its_streams_and_lies_in_torchs_range() -> None:
-    one, same, other = (seedling(5, 16, 3, rng("grow", key)) for key in (1, 1, 2))
-    assert tree.equal(one, same)
-    assert not tree.equal(one, other)
-    layers = torch.cat([leaf.flatten() for name, leaf in one.items() if name != "seed"])
-    assert 0.2 < layers.abs().max() <= 1 / math.sqrt(16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, cast
 
 import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
@@ -33,6 +33,14 @@ class Travels(NamedTuple):
     down: tuple[str, ...] = ("model",)  # to a client
 
 
+# What a method may ask of a federation. Equal features: nets may differ, the width of z not.
+Need: TypeAlias = Literal["equal nets", "equal features", "public images"]
+
+
+# By name: the fields that make a method one of its paper's ablations.
+Ablations: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
 class About(NamedTuple):
     """Where a method comes from."""
 
@@ -57,6 +65,7 @@ class Method(Generic[S, C]):
     """
 
     about: ClassVar[About]
+    ablations: ClassVar[Ablations] = {}  # what its paper takes away
 
     @property
     def legs(self) -> int:
@@ -72,6 +81,11 @@ class Method(Generic[S, C]):
     def travels(self) -> Travels:
         """What it puts on the wire; `check_method` compares this with what really travels."""
         return Travels()
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What it cannot do without; a run that lacks it is refused before it starts."""
+        return ("equal nets",)
 
     def caution(self, net: Net) -> str:
         """What a reader of the scores must know about this method on this net, or nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,10 +16,16 @@ class Prototypes:
 
     vectors: Tensor  # [K, D]
     labels: Tensor  # [K] class of each row
-    counts: Tensor  # [K] examples behind each row
+    counts: Tensor  # [K] what each row is the mean of: so many examples, or rows
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def shuffled(self, size: int, draws: Iterable[torch.Generator]) -> Iterator[Prototypes]:
+        """All rows in batches of a size, once for each random stream and in an order of its own."""
+        for draw in draws:
+            for rows in torch.randperm(len(self), generator=draw).split(size):
+                yield Prototypes(self.vectors[rows], self.labels[rows], self.counts[rows])
 
     def dense(self, classes: int) -> tuple[Tensor, Tensor]:
         """The plain mean of each class's rows [C, D], zero where there is none, and who has [C]."""
@@ -29,22 +35,23 @@ class Prototypes:
         return sums / rows.clamp(min=1)[:, None], rows > 0
 
     def uniform_mean(self) -> Prototypes:
-        """One row a class: the plain mean of its rows, however many examples stand behind each."""
+        """One row a class: the plain mean of its rows, and how many rows that were.
+
+        The examples behind them are not told on: who gets the mean has no use for their number.
+        """
         return self._merge(torch.ones_like(self.counts))
 
     def weighted_mean(self) -> Prototypes:
-        """One row a class: the mean of its rows, weighted by the examples behind each."""
+        """One row a class: the mean of its rows, weighted by their counts, and the counts' sum."""
         return self._merge(self.counts)
 
     def _merge(self, weights: Tensor) -> Prototypes:
         labels, place = self.labels.unique(return_inverse=True)
         shape = (len(labels), self.vectors.shape[1])
-        share = weights.double()
         sums = torch.zeros(shape, dtype=torch.float64)
-        sums.index_add_(0, place, self.vectors.double() * share[:, None])
-        total = torch.zeros(len(labels), dtype=torch.float64).index_add_(0, place, share)
-        counts = torch.zeros_like(labels).index_add_(0, place, self.counts)
-        return Prototypes((sums / total[:, None]).to(self.vectors.dtype), labels, counts)
+        sums.index_add_(0, place, self.vectors.double() * weights[:, None])
+        counts = torch.zeros_like(labels).index_add_(0, place, weights)
+        return Prototypes((sums / counts[:, None]).to(self.vectors.dtype), labels, counts)
 
     def nearest(self, z: Tensor, classes: int) -> Tensor:
         """Class scores [B, C] of features [B, D]: minus the squared distance to the nearest row."""

@@ -17,6 +17,7 @@ from protofed.core.training import Training
 ClientId = int
 SERVER: ClientId = -1
 SCAN_BATCH = 512
+NO_IMAGES = torch.zeros(0, 1, 1, 1, dtype=torch.uint8)
 
 
 class Step(NamedTuple):
@@ -75,6 +76,7 @@ class Site:
     training: Training
     seed: int
     sizes: Mapping[ClientId, int]  # public fact: who holds how many examples
+    public: Tensor = NO_IMAGES  # [N, side, side, 1 or 3] uint8, nobody's: the same at every site
 
     def rng(self, *key: int | str) -> torch.Generator:
         """This site's own random stream with the given meaning."""

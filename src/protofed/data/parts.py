@@ -36,6 +36,40 @@ def divide(rule: Partition, benchmark: Benchmark, seed: int) -> tuple[Part, ...]
     return tuple(parts)
 
 
+def withhold(
+    parts: Iterable[Part], share: float, seed: int
+) -> tuple[tuple[Part, ...], dict[str, Tensor]]:
+    """The parts without a share of each client's rows, and these rows by domain."""
+    left: list[Part] = []
+    held: dict[str, list[Tensor]] = {}
+    for part in parts:
+        order = numpy_rng(seed, "validation", part.client).permutation(len(part.rows))
+        cut = round(share * len(order))
+        held.setdefault(part.domain, []).append(part.rows[np.sort(order[:cut])])
+        left.append(part._replace(rows=part.rows[np.sort(order[cut:])]))
+    return tuple(left), {domain: torch.cat(rows) for domain, rows in held.items()}
+
+
+def unused(
+    parts: Iterable[Part], benchmark: Benchmark, samples: int, seed: int
+) -> dict[str, Tensor]:
+    """Training rows that no client holds, by domain: `samples` in all, the same from each domain.
+
+    A domain with too few left gives what it has.
+    """
+    held: dict[str, list[Tensor]] = {domain.name: [] for domain in benchmark.domains}
+    for part in parts:
+        held[part.domain].append(part.rows)
+    chosen = {}
+    for domain in benchmark.domains:
+        free = np.ones(len(domain.train), dtype=bool)
+        free[torch.cat([torch.arange(0), *held[domain.name]]).numpy()] = False
+        rows = numpy_rng(seed, "public", domain.name).permutation(np.flatnonzero(free))
+        each = samples // len(benchmark.domains)
+        chosen[domain.name] = torch.from_numpy(np.sort(rows[:each]))
+    return chosen
+
+
 class PartRecord(TypedDict):
     """A part as plain data, with the number of rows of each class that it holds, by name."""
 

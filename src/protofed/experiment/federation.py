@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.core.errors import ProtofedError
 from protofed.core.model import ImageShape, Net
 from protofed.core.rng import stream
-from protofed.core.site import SERVER, ClientId, Dataset, Site
+from protofed.core.site import NO_IMAGES, SERVER, ClientId, Dataset, Site
 from protofed.data.benchmark import Benchmark
 from protofed.data.catalog import BENCHMARKS, load
-from protofed.data.parts import Part, divide
+from protofed.data.parts import Part, divide, unused, withhold
 from protofed.data.transforms import Augment
 from protofed.experiment.spec import Experiment
 from protofed.nets import build
@@ -25,6 +27,7 @@ class Federation(NamedTuple):
 
     benchmark: Benchmark
     parts: tuple[Part, ...]
+    public: dict[str, Tensor]  # rows of the training images that everyone may see, by domain
     server: Site
     sites: dict[ClientId, Site]  # only of clients that hold images
     tests: dict[str, Dataset]
@@ -35,37 +38,98 @@ def assemble(experiment: Experiment) -> Federation:
     """Load the data, deal it out, build the net and give every client its site."""
     data = experiment.data
     benchmark = load(data.name, data.domains, data.side)
-    parts = divide(experiment.partition, benchmark, experiment.seed)
+    parts, tests = _dealt(experiment, benchmark)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
     if not sizes:
         raise ProtofedError("partition: no client holds any image; raise its share or samples")
-    server = _server(experiment, benchmark, sizes)
+    nets = build_nets(experiment, len(benchmark.classes))
+    public = _public(experiment, benchmark, parts)
     trains = {domain.name: domain.train for domain in benchmark.domains}
+    server = replace(
+        _server(experiment, benchmark, nets[0], sizes),
+        public=_shown([trains[name].rows(rows).images for name, rows in public.items()]),
+    )
     sites = {
         part.client: replace(
             server,
             id=part.client,
             domain=part.domain,
+            net=nets[part.client % len(nets)],
             train=trains[part.domain].rows(part.rows),
         )
         for part in parts
         if part.client in sizes
     }
-    tests = {domain.name: domain.test for domain in benchmark.domains}
-    notices = [*_cautions(experiment, server.net), *_notices(benchmark, parts, sites)]
-    return Federation(benchmark, parts, server, sites, tests, notices)
+    notices = [*_cautions(experiment, nets), *_notices(benchmark, parts, sites, public)]
+    return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
-def build_net(experiment: Experiment, classes: int) -> Net:
-    """The spec's net with what its method adds, initialised from named streams."""
-    image = ImageShape(experiment.data.channels, experiment.data.side)
-    net = build(experiment.net, classes, image, experiment.seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(stream(experiment.seed, "adapt"))
-        return experiment.method.adapt(net, image)
+def build_nets(experiment: Experiment, classes: int) -> list[Net]:
+    """The spec's nets with what its method adds, initialised from named streams.
+
+    Clients take them in turn. Nets that the method cannot bring together are refused.
+    """
+    image, method = ImageShape(experiment.data.channels, experiment.data.side), experiment.method
+    names, nets = experiment.nets, []
+    for name in names:
+        net = build(name, classes, image, experiment.seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(stream(experiment.seed, "adapt"))
+            nets.append(method.adapt(net, image))
+    if len(set(names)) > 1 and "equal nets" in method.needs:
+        raise ProtofedError(
+            f"net: {method.about.label} needs the same net at every client, got {', '.join(names)}"
+            f"\nname one net, or choose a method whose models stay at their clients: local, fedmd, "
+            f"fedgh, or fedproto, fedtgp, fedseproto with --set method.param_avg=false"
+        )
+    if len({net.features for net in nets}) > 1 and "equal features" in method.needs:
+        widths = ", ".join(f"{n}: {net.features}" for n, net in zip(names, nets, strict=True))
+        raise ProtofedError(
+            f"net: {method.about.label} needs features of one width, got {widths}"
+            f"\nchoose nets whose features agree"
+        )
+    return nets
 
 
-def _server(experiment: Experiment, benchmark: Benchmark, sizes: dict[ClientId, int]) -> Site:
+def _dealt(
+    experiment: Experiment, benchmark: Benchmark
+) -> tuple[tuple[Part, ...], dict[str, Dataset]]:
+    """Who trains on what, and the sets to score on: test images, or ones held out from clients."""
+    parts = divide(experiment.partition, benchmark, experiment.seed)
+    if experiment.validation is None:
+        return parts, {domain.name: domain.test for domain in benchmark.domains}
+    left, held = withhold(parts, experiment.validation, experiment.seed)
+    none = torch.arange(0)
+    return left, {d.name: d.train.rows(held.get(d.name, none)) for d in benchmark.domains}
+
+
+def _public(
+    experiment: Experiment, benchmark: Benchmark, parts: tuple[Part, ...]
+) -> dict[str, Tensor]:
+    """The rows of the public images by domain; none if the method needs none."""
+    if experiment.public is None:
+        return {}
+    public = unused(parts, benchmark, experiment.public.samples, experiment.seed)
+    if not any(len(rows) for rows in public.values()):
+        share = 0.8 / max(Counter(part.domain for part in parts).values())
+        raise ProtofedError(
+            f"public: {experiment.method.about.label} needs training images that no client holds, "
+            f"but none are left\ngive the clients less, for example with "
+            f"--set partition.kind=shares --set partition.share={share:.2g}"
+        )
+    return public
+
+
+def _shown(images: list[Tensor]) -> Tensor:
+    """Images of several domains in one tensor; grey ones get three channels if others have them."""
+    channels = max((part.shape[-1] for part in images), default=1)
+    wide = [part.expand(-1, -1, -1, channels) for part in images]
+    return torch.cat(wide) if wide else NO_IMAGES
+
+
+def _server(
+    experiment: Experiment, benchmark: Benchmark, net: Net, sizes: dict[ClientId, int]
+) -> Site:
     entry, data = BENCHMARKS[experiment.data.name], experiment.data
     classes = len(benchmark.classes)
     first = benchmark.domains[0].train
@@ -73,7 +137,7 @@ def _server(experiment: Experiment, benchmark: Benchmark, sizes: dict[ClientId, 
         id=SERVER,
         domain="",
         classes=classes,
-        net=build_net(experiment, classes),
+        net=net,
         pixels=Augment(
             mean=entry.mean, std=entry.std, channels=data.channels, pad=data.pad, flip=data.flip
         ),
@@ -84,20 +148,29 @@ def _server(experiment: Experiment, benchmark: Benchmark, sizes: dict[ClientId, 
     )
 
 
-def _cautions(experiment: Experiment, net: Net) -> list[str]:
+def _cautions(experiment: Experiment, nets: list[Net]) -> list[str]:
     """What may make the training itself not mean what the reader thinks."""
-    cautions = [experiment.method.caution(net)]
-    if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in net.modules()):
+    cautions = [experiment.method.caution(net) for net in nets]
+    if experiment.validation:
+        cautions.append("scored on images held out from the clients, not on the test images")
+    layers = [layer for net in nets for layer in net.modules()]
+    if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in layers):
         cautions.append("batches of one: batch norm keeps its initial statistics")
-    return [caution for caution in cautions if caution]
+    return list(dict.fromkeys(caution for caution in cautions if caution))
 
 
 def _notices(
-    benchmark: Benchmark, parts: tuple[Part, ...], sites: dict[ClientId, Site]
+    benchmark: Benchmark,
+    parts: tuple[Part, ...],
+    sites: dict[ClientId, Site],
+    public: dict[str, Tensor],
 ) -> list[str]:
     """What a reader of the scores must know about this federation."""
     notices = list(BENCHMARKS[benchmark.name].general_notes)
     notices += [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
+    if public:
+        counts = ", ".join(f"{name} {len(rows)}" for name, rows in public.items())
+        notices.append(f"public images, of training images that no client holds: {counts}")
     dealt = {part.domain for part in parts}
     notices += [
         f"{domain.name}: has no client, is only tested"

@@ -153,7 +153,8 @@ def _is_branch(step: int | str) -> bool:
 
 def _of_the_meant_branch(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """Where a value may be a number or a table, only the faults of the kind that was given."""
-    wrong = [e for e in errors if _is_branch(e["loc"][-1]) and e["type"] in WRONG_KIND]
+    wrong = [e for e in errors if _is_branch("".join(map(str, e["loc"][-1:])))]
+    wrong = [e for e in wrong if e["type"] in WRONG_KIND]
     kept = [e for e in errors if e not in wrong]
     for error in wrong:
         place = error["loc"][:-1]

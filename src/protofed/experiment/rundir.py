@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,8 +113,10 @@ class RunDir:
             kept = [line for line in self.lines(file) if line["round"] <= finished]
             write_whole(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
-    def save(self, finished: int, server: Global, engine: Engine) -> None:
-        """Write a checkpoint beside the others, then drop all but the newest."""
+    def save(
+        self, finished: int, server: Global, engine: Engine, keep: Collection[int] = ()
+    ) -> None:
+        """Write a checkpoint beside the others, then drop all but the newest and those to keep."""
         made = self.checkpoints / f".round-{finished:05d}.tmp"
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
@@ -127,7 +129,17 @@ class RunDir:
         made.rename(final)
         sync_folder(self.checkpoints)
         for old in sorted(self.checkpoints.glob("round-*"))[:-KEEP]:
-            shutil.rmtree(old)
+            if _number(old) not in keep:
+                shutil.rmtree(old)
+
+    def rounds_on_disk(self) -> list[int]:
+        """The rounds that have a checkpoint."""
+        return sorted(_number(folder) for folder in self.checkpoints.glob("round-*"))
+
+    def kept(self, finished: int) -> Checkpoint | None:
+        """The checkpoint after so many rounds, if it is there and whole."""
+        folder = self.checkpoints / f"round-{finished:05d}"
+        return Checkpoint(finished, folder) if _whole(folder) == finished else None
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole and whose scores are on record."""
@@ -137,6 +149,10 @@ class RunDir:
             if finished in scored:
                 return Checkpoint(finished, folder)
         return None
+
+
+def _number(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("round-"))
 
 
 def _whole(folder: Path) -> int:

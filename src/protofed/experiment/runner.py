@@ -6,13 +6,15 @@ import hashlib
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Generic, NamedTuple
 
 import torch
 
+from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
@@ -49,13 +51,17 @@ def run(
     out: Path | str | None = None,
     watch: Watch = lambda progress: None,
     again: bool = False,
+    keep: Collection[int] = (),
 ) -> Result:
-    """Run an experiment into a folder, or go on with it, or read it if it is finished already."""
+    """Run an experiment into a folder, or go on with it, or read it if it is finished already.
+
+    `keep` names scored rounds whose checkpoints stay beside the last ones.
+    """
     folder = RunDir(Path(out) if out else default_folder(experiment))
     folder.check(experiment)
     if again or not folder.done.exists():
         with torch_threads(experiment.threads):
-            made = Run(experiment, experiment.method, folder)
+            made = Run(experiment, experiment.method, folder, keep)
             with folder.locked():
                 if again:
                     folder.clear()  # only now: what cannot be repeated is not thrown away
@@ -72,8 +78,14 @@ def default_folder(experiment: Experiment) -> Path:
 class Run(Generic[S, C]):
     """One experiment on its way from the newest checkpoint, or from the start, to `done`."""
 
-    def __init__(self, experiment: Experiment, method: Method[S, C], folder: RunDir):
-        self.experiment, self.method, self.folder = experiment, method, folder
+    def __init__(
+        self,
+        experiment: Experiment,
+        method: Method[S, C],
+        folder: RunDir,
+        keep: Collection[int] = (),
+    ):
+        self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
         self.federation = assemble(experiment)
         self.engine: Engine = LocalEngine(method, self.federation.sites)
 
@@ -93,7 +105,9 @@ class Run(Generic[S, C]):
             pace = (time.monotonic() - began) / (finished - first)
             watch(Progress(finished, total, mean, pace * (total - finished)))
         notices = self.federation.notices
-        self.folder.write("done", {"digest": self.experiment.digest, "notices": notices})
+        scores = sha256(self.folder.scores)  # so that swapped files are noticed
+        done = {"digest": self.experiment.digest, "notices": notices, "scores": scores}
+        self.folder.write("done", done)
 
     def _record_world(self) -> None:
         """Write what this run stands on; refuse to go on with one that stood on something else."""
@@ -110,6 +124,9 @@ class Run(Generic[S, C]):
                     )
         self.folder.write("env.json", world)
         self.folder.write("partition.json", parts)
+        if self.federation.public:
+            rows = {name: rows.tolist() for name, rows in self.federation.public.items()}
+            self.folder.write("public.json", rows)
 
     def _restore(self) -> tuple[S, int]:
         """The state to go on from, and the number of rounds behind it."""
@@ -126,25 +143,33 @@ class Run(Generic[S, C]):
         """One round, with a line on what travelled and what each client reported in each leg."""
         began = time.monotonic()
         who = participants(self.experiment, list(self.federation.sites), number)
-        line = {"round": number + 1, "bytes_up": 0, "bytes_down": 0}
+        up: Counter[str] = Counter()
+        down: Counter[str] = Counter()
         legs: list[dict[str, dict[str, float | None]]] = []
 
         def tell(sent: Mail, received: Mail) -> None:
-            line["bytes_down"] += traffic(sent)
-            line["bytes_up"] += traffic(received)
+            down.update(traffic(sent))
+            up.update(traffic(received))
             legs.append({str(c): reported(reply) for c, reply in received.items()})
 
         step, site = Step(number, self.experiment.rounds), self.federation.server
         server = play_round(self.method, site, server, self.engine, who, step, tell)
-        seconds = round(time.monotonic() - began, 3)
-        self.folder.append(self.folder.rounds, {**line, "seconds": seconds, "legs": legs})
+        line = {
+            "round": number + 1,
+            "bytes_up": up.total(),
+            "bytes_down": down.total(),
+            "parts": {"up": dict(up), "down": dict(down)},
+            "seconds": round(time.monotonic() - began, 3),
+            "legs": legs,
+        }
+        self.folder.append(self.folder.rounds, line)
         return server
 
     def _score(self, server: S, finished: int) -> float | None:
         """Score and keep the state after some finished rounds; the mean over domains."""
         scored = evaluate(finished, self.method, server, self.federation, self.engine)
         self.folder.append(self.folder.scores, scored.plain())
-        self.folder.save(finished, server, self.engine)
+        self.folder.save(finished, server, self.engine, self.keep)
         return scored.scores.mean
 
 
@@ -157,9 +182,9 @@ def participants(
     return sorted(clients[i] for i in drawn[:count].tolist())
 
 
-def traffic(messages: Mail) -> int:
-    """The bytes of the tensors in some messages."""
-    return sum(sum(message.parts.values()) for message in messages.values())
+def traffic(messages: Mail) -> Counter[str]:
+    """The bytes of the tensors in some messages, by part."""
+    return sum((Counter(message.parts) for message in messages.values()), Counter())
 
 
 def reported(reply: Message) -> dict[str, float | None]:

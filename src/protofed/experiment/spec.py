@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     InstanceOf,
@@ -82,6 +83,17 @@ def one_of(known: Mapping[str, object]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _nets(given: object) -> object:
+    """Check the name of a net, or a list of such names."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not names:
+        raise PydanticCustomError("net", "write a name, or a list of names for the clients in turn")
+    for name in names:
+        if str(name) not in NETS:
+            raise unknown(str(name), NETS)
+    return given if isinstance(given, str) else tuple(names)
+
+
 def _over(default: object, given: object) -> object:
     """A table over a default one keeps the entries that it does not name."""
     if isinstance(default, Mapping) and isinstance(given, Mapping):
@@ -96,6 +108,10 @@ def of_benchmark(field: str, ge: int | None = None, le: int | None = None) -> An
         ge=ge,
         le=le,
     )
+
+
+def _wants_public(method: AnyMethod) -> bool:
+    return "public images" in method.needs
 
 
 class Section(BaseModel):
@@ -131,19 +147,31 @@ class Data(Section):
         return self
 
 
+class Public(Section):
+    """Images that everyone may see, for methods that need them: training images of no client."""
+
+    samples: int = Field(default=1000, ge=1, strict=True)  # in all; the same from each domain
+
+
 class Experiment(Section):
     """One run. Equal experiments have equal digests and give equal bits."""
 
     data: Data = Field(default_factory=Data)
     method: Annotated[InstanceOf[Method], PlainSerializer(describe_method)] = FedAvg()
-    net: Annotated[str, one_of(NETS)] = Field(
+    net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
         default_factory=lambda done: BENCHMARKS[done["data"].name].net
-    )
+    )  # of all clients; or a list, which the clients take in turn
     partition: Partition = Field(
         default_factory=lambda done: BENCHMARKS[done["data"].name].partition_for(
             done["data"].domains
         )
     )
+    public: Public | None = Field(
+        default_factory=lambda done: Public() if _wants_public(done["method"]) else None
+    )
+    validation: float | None = Field(
+        default=None, gt=0, lt=1, strict=True
+    )  # share of each client's images on which scores are taken, in place of the test images
     training: Training = Training()
     rounds: int = Field(default=20, ge=1, le=1_000_000, strict=True)
     participation: float = Field(
@@ -172,9 +200,23 @@ class Experiment(Section):
                 default = {key: value for key, value in default.items() if key not in group}
         return {**default, **{key: _over(default.get(key), value) for key, value in given.items()}}
 
+    @field_validator("public")
+    @classmethod
+    def _has_a_use(cls, public: Public | None, info: ValidationInfo) -> Public | None:
+        method = info.data.get("method")
+        if public and method and not _wants_public(method):
+            raise ValueError(f"not used by {method.about.label}: leave it out")
+        return public
+
+    @property
+    def nets(self) -> tuple[str, ...]:
+        """The names of the nets, one for all clients or several that they take in turn."""
+        return (self.net,) if isinstance(self.net, str) else self.net
+
     def plain(self) -> dict[str, Any]:
-        """The resolved spec as plain data, ready for JSON."""
-        return self.model_dump(mode="json")
+        """The resolved spec as plain data, ready for JSON, without sections that are not there."""
+        sections = self.model_dump(mode="json")
+        return {name: section for name, section in sections.items() if section is not None}
 
     @property
     def digest(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from protofed.core.message import Message
@@ -31,9 +30,7 @@ class FedExg(Method[Exchanging, None]):
         star="a reconstruction from another paper's description",
     )
 
-    phase_epochs: PhaseEpochs = Field(
-        default="half", description="a round's epochs: half before the exchange, or all twice"
-    )
+    phase_epochs: PhaseEpochs = "half"
 
     @property
     def legs(self) -> int:

@@ -17,13 +17,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.core.fit import fit
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Travels, average
+from protofed.core.method import Ablations, About, Global, Method, Travels, average
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.core.training import SGD
-from protofed.ops.hypersphere import Unit, grown, seedling, separation
+from protofed.ops.hypersphere import Unit, separation
+from protofed.ops.seedling import grown, seedling, tended
 
 
 @tree.node
@@ -46,6 +45,11 @@ class FedLSA(Method[Anchored, None]):
         year=2025,
         family="prototype",
     )
+
+    ablations: ClassVar[Ablations] = {
+        "COM only": {"alpha": 0.0},
+        "SEP only": {"compact": "distance"},
+    }
 
     lam: float = Field(default=0.7, ge=0, description="lambda: weight of the pull to the anchors")
     alpha: float = Field(default=0.4, ge=0, description="alpha: how hard anchors push apart")
@@ -85,11 +89,12 @@ class FedLSA(Method[Anchored, None]):
     def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
         out, anchors = site.run(model, batch.x), inbox.extras.get("anchors")
         task = F.cross_entropy(out.logits, batch.y)
-        if not isinstance(anchors, Tensor):
+        if not self.lam or not isinstance(anchors, Tensor):
             return task
+        fixed = anchors.detach()
         if self.compact == "distance":
-            return task + self.lam * (out.z - anchors[batch.y]).square().sum(1).mean()
-        return task + self.lam * F.cross_entropy(out.z @ anchors.T / self.tau, batch.y)
+            return task + self.lam * (out.z - fixed[batch.y]).square().sum(1).mean()
+        return task + self.lam * F.cross_entropy(out.z @ fixed.T / self.tau, batch.y)
 
     def merge(
         self, site: Site, server: Anchored, replies: Mapping[ClientId, Message], step: Step
@@ -106,10 +111,11 @@ class FedLSA(Method[Anchored, None]):
         def loss(seeds: dict[str, Tensor], _: int) -> Tensor:
             anchors = self._anchors(seeds)
             logits = F.linear(anchors, head["head.weight"], head["head.bias"])
-            return F.cross_entropy(logits, own) + self.alpha * separation(anchors, tau)
+            total = F.cross_entropy(logits, own)
+            return total + self.alpha * separation(anchors, tau) if self.alpha else total
 
-        sgd = SGD(lr=self.server_lr, momentum=0.9, weight_decay=0)
-        seeds = fit(server.seedling, range(self.server_epochs), loss, sgd).thing
+        steps = range(self.server_epochs)
+        seeds = tended(server.seedling, steps, loss, self.server_lr, momentum=0.9)
         return Anchored(server.model, seeds, self._anchors(seeds))
 
     def _anchors(self, seeds: dict[str, Tensor]) -> Tensor:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -25,7 +24,7 @@ from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, class_means, stack
 from protofed.core.site import Batch, ClientId, Site, Step
 from protofed.ops.losses import divergence, pull
-from protofed.ops.prototypes import Prototyped, received
+from protofed.ops.prototypes import Prototyped, outputs, received
 
 
 @tree.node
@@ -72,11 +71,11 @@ class FedMLP(Method[Levels, Model | None]):
     ) -> Tensor:
         out, semantic = site.run(model, batch.x), inbox.extras.get("semantic")
         total = F.cross_entropy(out.logits, batch.y)
-        if inbox.protos is not None:
+        if self.lam1 and inbox.protos is not None:
             total = total + self.lam1 * pull(out.z, batch.y, inbox.protos, site.classes)
-        if isinstance(semantic, Prototypes):
+        if self.lam2 and isinstance(semantic, Prototypes):
             total = total + self.lam2 * semantic_pull(out.logits, batch.y, semantic, site.classes)
-        if state is not None:
+        if self.lam3 and state is not None:
             before = site.look(state, batch.x).logits
             total = total + self.lam3 * divergence(before, out.logits).mean()
         return total
@@ -85,10 +84,8 @@ class FedMLP(Method[Levels, Model | None]):
         self, site: Site, inbox: Message, state: Model | None, step: Step
     ) -> tuple[Message, Model | None]:
         reply, _ = super().train(site, inbox, state, step)
-        outs = [site.look(reply.model, x) for x, _ in site.scan(site.train)]
-        z, logits = (torch.cat(parts) for parts in ([o.z for o in outs], [o.logits for o in outs]))
-        protos = class_means(z, site.train.labels)
-        semantic = class_means(logits.softmax(1), site.train.labels)
+        out, labels = outputs(site, reply.model), site.train.labels
+        protos, semantic = class_means(out.z, labels), class_means(out.logits.softmax(1), labels)
         reply = replace(reply, protos=protos, extras={"semantic": semantic})
         return reply, reply.model if self.lam3 > 0 else None
 

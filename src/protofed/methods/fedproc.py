@@ -62,6 +62,8 @@ class FedProc(Method[Prototyped, None]):
         task = F.cross_entropy(out.logits, batch.y)
         if protos is None:
             return task if self.style == "official" else share * task
+        if share == 1:
+            return task
         return share * task + (1 - share) * contrast(out.z, batch.y, protos, tau=1)
 
     def share(self, step: Step) -> float:

@@ -16,15 +16,15 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Travels, average
+from protofed.core.method import About, Method, Need, Travels, average
 from protofed.core.model import Model
 from protofed.core.site import Batch, ClientId, Site, Step
 from protofed.ops.losses import pull
-from protofed.ops.prototypes import Collect, Prototyped, received, with_prototypes
+from protofed.ops.prototypes import Collect, Prototyped, nearest, received, with_prototypes
 
 
 @dataclass(frozen=True)
-class FedProto(Method[Prototyped, Model | None]):
+class FedProto(Method[Prototyped, Model]):
     """A pull of each feature to the mean prototype of its class over all clients."""
 
     about: ClassVar[About] = About(
@@ -49,6 +49,10 @@ class FedProto(Method[Prototyped, Model | None]):
         return not self.param_avg
 
     @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("equal nets",) if self.param_avg else ("equal features",)
+
+    @property
     def travels(self) -> Travels:
         parts = ("model", "protos") if self.param_avg else ("protos",)
         return Travels(up=parts, down=parts)
@@ -56,27 +60,23 @@ class FedProto(Method[Prototyped, Model | None]):
     def init_server(self, site: Site) -> Prototyped:
         return Prototyped(site.fresh() if self.param_avg else Model())
 
-    def init_client(self, site: Site) -> Model | None:
-        return None if self.param_avg else site.fresh()
+    def init_client(self, site: Site) -> Model:
+        return Model() if self.param_avg else site.fresh()
 
     def publish(self, server: Prototyped) -> Message:
         return Message(model=server.model, protos=server.protos)
 
-    def loss(
-        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: Batch
-    ) -> Tensor:
+    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
         out, protos = site.run(model, batch.x), inbox.protos
-        task = F.cross_entropy(out.logits, batch.y)
-        if protos is None:
-            return task
-        return task + self.lam * pull(out.z, batch.y, protos, site.classes)
+        total = F.cross_entropy(out.logits, batch.y)
+        if self.lam and protos is not None:
+            total = total + self.lam * pull(out.z, batch.y, protos, site.classes)
+        return total
 
-    def train(
-        self, site: Site, inbox: Message, state: Model | None, step: Step
-    ) -> tuple[Message, Model | None]:
-        train, start = super().train, replace(inbox, model=inbox.model | (state or Model()))
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        train, start = super().train, replace(inbox, model=inbox.model | state)
         reply, _ = with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
-        return (reply, None) if self.param_avg else (replace(reply, model=Model()), reply.model)
+        return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
         self, site: Site, server: Prototyped, replies: Mapping[ClientId, Message], step: Step
@@ -84,13 +84,8 @@ class FedProto(Method[Prototyped, Model | None]):
         model = average(replies) if self.param_avg else server.model
         return Prototyped(model, received(replies).uniform_mean())
 
-    def predict(self, site: Site, inbox: Message, state: Model | None, x: Tensor) -> Tensor:
-        return site.look(inbox.model | (state or Model()), x).logits
+    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+        return site.look(inbox.model | state, x).logits
 
-    def opinions(
-        self, site: Site, inbox: Message, state: Model | None, x: Tensor
-    ) -> dict[str, Tensor]:
-        if inbox.protos is None:
-            return {}
-        z = site.look(inbox.model | (state or Model()), x).z
-        return {"nearest prototype": inbox.protos.nearest(z, site.classes)}
+    def opinions(self, site: Site, inbox: Message, state: Model, x: Tensor) -> dict[str, Tensor]:
+        return nearest(site, inbox.model | state, inbox.protos, x)

@@ -1,8 +1,7 @@
 """FedSeProto: semantic prototypes, told apart from what is the domain's (Lai et al., ECAI 2024).
 
-Eq. 10 L_MI, Eq. 11 L_KD, Eq. 13 L_Proto, Eq. 14 L_CE, Eq. 15 their sum -> phase_loss; Eq. 12
-prototypes of z^s -> train; Eq. 3 and 16 -> merge. Eq. 11 is printed with the wrong sign: it would
-drive semantic features away from the teacher.
+Eq. 10 L_MI, Eq. 11 L_KD (the printed sign would drive semantic features from the teacher), Eq. 13
+L_Proto, Eq. 14 L_CE, Eq. 15 sum -> phase_loss; Eq. 12 prototypes -> train; Eq. 3, 16 -> merge.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 from protofed.core import tree
 from protofed.core.fit import fit
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Travels, average
+from protofed.core.method import Ablations, About, Method, Need, Travels, average
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.site import Batch, ClientId, Site, Step
 from protofed.ops import disentangle as parts
@@ -41,24 +40,31 @@ class FedSeProto(Method[Prototyped, Model]):
         family="prototype",
     )
 
+    ablations: ClassVar[Ablations] = {
+        "only L_CE": parts.ONLY_TASK,
+        "without L_MI": {"beta": 0.0, "posterior": "unit"},
+        "without L_KD": {"alpha": 0.0},
+        "without L_Proto": {"lam": 0.0},
+    }
+
     alpha: float = Field(default=0.1, ge=0, description="alpha: weight of L_KD")
     beta: float = Field(default=0.01, ge=0, description="beta: weight of L_MI")
     lam: float = Field(default=1.0, ge=0, description="lambda: weight of L_Proto")
     param_avg: bool = Field(default=True, description="false: only prototypes travel")
-    schedule: parts.Schedule = Field(
-        default="sequential", description="of the two phases, or joint"
-    )
+    schedule: parts.Schedule = Field(default="sequential", description="of the two phases")
     posterior: parts.Posterior = Field(default="gaussian", description="p(z|x) in Eq. 10")
     kd_form: Literal["corrected", "printed"] = Field(default="corrected", description="Eq. 11")
-    kl_reduction: Reduction = Field(default="mean", description="of Eq. 10 over dimensions")
+    mi_reduction: Reduction = Field(default="mean", description="of Eq. 10: dimensions, pixels")
     proto_dims: Reduction = Field(default="mean", description="of Eq. 13 over dimensions")
-    proto_reduction: Literal["class_mean", "batch_mean"] = Field(
-        default="class_mean", description="of Eq. 13: classes count the same, or images do"
-    )
+    balanced: bool = Field(default=True, description="Eq. 13: classes count alike; or images do")
 
     @property
     def personal(self) -> bool:
         return not self.param_avg
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("equal nets",) if self.param_avg else ("equal features",)
 
     @property
     def travels(self) -> Travels:
@@ -81,10 +87,10 @@ class FedSeProto(Method[Prototyped, Model]):
         def loss(model: Model, work: parts.Work) -> Tensor:
             return self.phase_loss(site, inbox, model, *work)
 
-        work = parts.phases(self.schedule, site, step)
-        fitted = fit(inbox.model | state, work, loss, site.training)
-        model, protos = fitted.thing, local_prototypes(site, fitted.thing)
-        reply = Message(protos=protos, size=len(site.train), metrics={"loss": fitted.loss})
+        batches = parts.phases(self.schedule, site, step)
+        model, _, mean = fit(inbox.model | state, batches, loss, site.training)
+        protos = local_prototypes(site, model)
+        reply = Message(protos=protos, size=len(site.train), metrics={"loss": mean})
         if not self.param_avg:
             return reply, model
         return replace(reply, model=model.without(*PRIVATE)), model.only(*PRIVATE)
@@ -92,21 +98,22 @@ class FedSeProto(Method[Prototyped, Model]):
     def phase_loss(
         self, site: Site, inbox: Message, model: Model, phase: parts.Phase, batch: Batch
     ) -> Tensor:
-        """Phase 1: cross entropy of the basic model. Phase 2: all terms, with the head frozen."""
+        """Basic: its cross entropy. Split: Eq. 15, the head frozen. Joint: both, nothing frozen."""
         x, y, protos = batch.x, batch.y, inbox.protos
         if phase == "basic":
             return F.cross_entropy(site.run(model, x, "basic").logits, y)
         if phase == "split":
             model = model | tree.clone(model.only("head"))
         draw = site.rng("posterior", batch.step.round, batch.step.leg, batch.number)
-        out = site.run(model, x, "split", draw)
+        out = site.run(model, x, "split", draw, self.beta)
         loss, split = F.cross_entropy(out.logits, y), cast(parts.Split, out.more)
         if self.alpha:
+            loss = loss + (F.cross_entropy(split.basic, y) if phase == "joint" else 0)
             loss = loss + self.alpha * parts.distillation(split, self.kd_form == "printed")
         if self.beta:
-            loss = loss + self.beta * parts.mutual_information(split, x, self.kl_reduction)
+            loss = loss + parts.mutual_information(split, x, self.mi_reduction, self.beta)
         if self.lam and protos is not None:
-            near = balanced_pull if self.proto_reduction == "class_mean" else pull
+            near = balanced_pull if self.balanced else pull
             loss = loss + self.lam * near(out.z, y, protos, site.classes, self.proto_dims)
         return loss
 

@@ -7,7 +7,7 @@ prototypes under an adaptive margin -> merge, server_loss. `param_avg` averages 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import torch
@@ -17,24 +17,21 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.fit import fit
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Travels, average
+from protofed.core.method import About, Method, Need, Travels, average
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.core.training import SGD
-from protofed.ops.hypersphere import grown, seedling
 from protofed.ops.losses import pull
-from protofed.ops.prototypes import Collect, received, with_prototypes
+from protofed.ops.prototypes import Collect, Prototyped, nearest, received, with_prototypes
+from protofed.ops.seedling import grown, seedling, tended
 
 
 @tree.node
-class Trainable(Global):
-    """The model, what the prototypes grow from, and the prototypes of classes seen so far."""
+class Trainable(Prototyped):
+    """The model, the prototypes of classes seen so far, and what they grow from."""
 
-    seedling: dict[str, Tensor]
-    protos: Prototypes | None = None  # none before the first round
+    seedling: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,17 @@ class FedTGP(Method[Trainable, Model]):
         return not self.param_avg
 
     @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("equal nets",) if self.param_avg else ("equal features",)
+
+    @property
     def travels(self) -> Travels:
         parts = ("model", "protos") if self.param_avg else ("protos",)
         return Travels(up=parts, down=parts)
 
     def init_server(self, site: Site) -> Trainable:
         seeds = seedling(site.classes, site.net.features, site.net.features, site.rng("prototypes"))
-        return Trainable(site.fresh() if self.param_avg else Model(), seeds)
+        return Trainable(site.fresh() if self.param_avg else Model(), seedling=seeds)
 
     def init_client(self, site: Site) -> Model:
         return Model() if self.param_avg else site.fresh()
@@ -80,8 +81,10 @@ class FedTGP(Method[Trainable, Model]):
 
     def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
         out, rows = site.run(model, batch.x), inbox.protos
-        task = F.cross_entropy(out.logits, batch.y)
-        return task if rows is None else task + self.lam * pull(out.z, batch.y, rows, site.classes)
+        total = F.cross_entropy(out.logits, batch.y)
+        if self.lam and rows is not None:
+            total = total + self.lam * pull(out.z, batch.y, rows, site.classes)
+        return total
 
     def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
         train, start = super().train, replace(inbox, model=inbox.model | state)
@@ -94,24 +97,21 @@ class FedTGP(Method[Trainable, Model]):
         table = received(replies)
         delta = min(float(table.uniform_mean().margins().max()), self.margin)
 
-        def loss(seeds: dict[str, Tensor], rows: Tensor) -> Tensor:
-            return server_loss(grown(seeds), table.vectors[rows], table.labels[rows], delta)
+        def loss(seeds: dict[str, Tensor], rows: Prototypes) -> Tensor:
+            return server_loss(grown(seeds), rows.vectors, rows.labels, delta)
 
         draws = (site.rng("prototypes", step.round, e) for e in range(self.server_epochs))
-        orders = (torch.randperm(len(table), generator=draw) for draw in draws)
-        batches = (rows for order in orders for rows in order.split(self.server_batch))
-        sgd = SGD(lr=self.server_lr, momentum=0, weight_decay=0)
-        seeds = fit(server.seedling, batches, loss, sgd).thing
+        batches = table.shuffled(self.server_batch, draws)
+        seeds = tended(server.seedling, batches, loss, self.server_lr)
         labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
         protos = Prototypes(grown(seeds)[labels], labels, torch.ones_like(labels))
-        return Trainable(average(replies) if self.param_avg else server.model, seeds, protos)
+        return Trainable(average(replies) if self.param_avg else server.model, protos, seeds)
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
         return site.look(inbox.model | state, x).logits
 
     def opinions(self, site: Site, inbox: Message, state: Model, x: Tensor) -> dict[str, Tensor]:
-        z, rows = site.look(inbox.model | state, x).z, inbox.protos
-        return {} if rows is None else {"nearest prototype": rows.nearest(z, site.classes)}
+        return nearest(site, inbox.model | state, inbox.protos, x)
 
 
 def server_loss(learned: Tensor, vectors: Tensor, labels: Tensor, margin: float) -> Tensor:

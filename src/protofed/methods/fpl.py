@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Travels, average
+from protofed.core.method import Ablations, About, Method, Travels, average
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack
 from protofed.core.site import Batch, ClientId, Site, Step
@@ -38,6 +38,14 @@ class FPL(Method[Prototyped, None]):
         year=2023,
         family="prototype",
     )
+
+    ablations: ClassVar[Ablations] = {
+        "neither (FedAvg)": {"cpcl": 0.0, "upcr": 0.0},
+        "CPCL only": {"upcr": 0.0},
+        "UPCR only": {"cpcl": 0.0},
+        "CPCL only, global prototypes": {"upcr": 0.0, "finch_partition": "none"},
+        "UPCR only, global prototypes": {"cpcl": 0.0, "finch_partition": "none"},
+    }
 
     tau: float = Field(default=0.02, gt=0, description="tau: temperature of the contrast")
     cpcl: float = Field(default=1.0, ge=0, description="weight of the cluster contrast")
@@ -64,12 +72,13 @@ class FPL(Method[Prototyped, None]):
         return Message(model=server.model, protos=server.protos)
 
     def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
-        out, protos = site.run(model, batch.x), inbox.protos
-        task = F.cross_entropy(out.logits, batch.y)
+        out, y, protos = site.run(model, batch.x), batch.y, inbox.protos
+        task = F.cross_entropy(out.logits, y)
         if protos is None:
             return task
-        near = pull(out.z, batch.y, protos, site.classes, self.upcr_reduction)
-        return task + self.cpcl * contrast(out.z, batch.y, protos, self.tau) + self.upcr * near
+        near = pull(out.z, y, protos, site.classes, self.upcr_reduction) if self.upcr else 0
+        apart = contrast(out.z, y, protos, self.tau) if self.cpcl else 0
+        return task + self.cpcl * apart + self.upcr * near
 
     def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
         train = super().train

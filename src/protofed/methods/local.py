@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Travels
+from protofed.core.method import About, Global, Method, Need, Travels
 from protofed.core.model import Model
 from protofed.core.site import ClientId, Site, Step
 
@@ -27,6 +27,10 @@ class Local(Method[Global, Model]):
     @property
     def personal(self) -> bool:
         return True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ()
 
     @property
     def travels(self) -> Travels:

@@ -16,19 +16,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Travels
+from protofed.core.method import Ablations, About, Method, Need, Travels
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import Batch, ClientId, Site, Step
 from protofed.ops import exchange, guide
-from protofed.ops.exchange import Wrapping
 from protofed.ops.losses import contrast
 
 GUIDE = "prototypes"  # an extra: the base may have a use for `protos`
 
 
 @dataclass(frozen=True)
-class PGCT(Method[Wrapping, Any]):
+class PGCT(Method[exchange.Wrapping, Any]):
     """Models trained on at another client, held to the prototypes of the one they come from."""
 
     about: ClassVar[About] = About(
@@ -40,6 +39,12 @@ class PGCT(Method[Wrapping, Any]):
         family="prototype",
     )
 
+    ablations: ClassVar[Ablations] = {
+        "+Exg": {"alpha": 0.0, "lam": 0.0},
+        "+Exg+PFA": {"alpha": 0.0},
+        "+Exg+PGRL": {"lam": 0.0},
+    }
+
     base: exchange.Base = Method()
     alpha: float = Field(default=0.5, ge=0, description="alpha: weight of the contrast L_PCL")
     lam: float = Field(default=0.1, ge=0, description="lambda: weight of L_Aug")
@@ -49,13 +54,15 @@ class PGCT(Method[Wrapping, Any]):
     pfa_scope: guide.Scope = Field(default="own", description="copies of the own class, or of all")
     proto_mode: guide.Mode = Field(default="weighted", description="weighted: class means, Eq. 2")
     clusters: int = Field(default=3, ge=1, description="of each class, in uniform and multi")
-    phase_epochs: exchange.PhaseEpochs = Field(
-        default="half", description="a round's epochs: half before the exchange, or all twice"
-    )
+    phase_epochs: exchange.PhaseEpochs = "half"
 
     @property
     def legs(self) -> int:
         return 2
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return self.base.needs
 
     @property
     def travels(self) -> Travels:
@@ -68,17 +75,17 @@ class PGCT(Method[Wrapping, Any]):
     def adapt(self, net: Net, image: ImageShape) -> Net:
         return self.base.adapt(net, image)
 
-    def init_server(self, site: Site) -> Wrapping:
+    def init_server(self, site: Site) -> exchange.Wrapping:
         return exchange.around(self.base.init_server(site))
 
     def init_client(self, site: Site) -> Any:
         return self.base.init_client(site)
 
-    def publish(self, server: Wrapping) -> Message:
+    def publish(self, server: exchange.Wrapping) -> Message:
         return self.base.publish(exchange.inside(server))
 
     def send(
-        self, site: Site, server: Wrapping, to: Sequence[ClientId], step: Step
+        self, site: Site, server: exchange.Wrapping, to: Sequence[ClientId], step: Step
     ) -> dict[ClientId, Message]:
         if step.leg == 0:
             return self.base.send(site, exchange.inside(server), to, step)
@@ -88,7 +95,8 @@ class PGCT(Method[Wrapping, Any]):
         now = exchange.phase(site, step, self.phase_epochs)
         if step.leg == 1:
             return super().train(now, inbox, state, step)
-        reply, state = exchange.whole(site, *self.base.train(now, inbox, state, step))
+        reply, state = self.base.train(now, inbox, state, step)
+        exchange.check_whole(site, reply.model)
         protos = guide.prototypes(self.proto_mode, self.clusters, site, reply.model, step)
         return replace(reply, extras={**reply.extras, GUIDE: protos}), state
 
@@ -104,12 +112,11 @@ class PGCT(Method[Wrapping, Any]):
         return total
 
     def merge(
-        self, site: Site, server: Wrapping, replies: Mapping[ClientId, Message], step: Step
-    ) -> Wrapping:
+        self, site: Site, server: exchange.Wrapping, replies: Mapping[ClientId, Message], step: Step
+    ) -> exchange.Wrapping:
         if step.leg == 0:
             return replace(server, box=dict(replies))
-        told = exchange.second_thoughts(server.box, replies)
-        state = exchange.inside(server)
+        state, told = exchange.inside(server), exchange.second_thoughts(server.box, replies)
         return exchange.around(self.base.merge(site, state, told, step._replace(leg=0)))
 
     def predict(self, site: Site, inbox: Message, state: Any, x: Tensor) -> Tensor:

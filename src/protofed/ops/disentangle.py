@@ -18,6 +18,7 @@ Posterior = Literal["gaussian", "unit", "moment"]
 Phase = Literal["basic", "split", "joint"]
 Work = tuple[Phase, Batch]
 Schedule = Literal["sequential", "interleaved", "joint"]
+ONLY_TASK = {"schedule": "joint", "posterior": "unit", "alpha": 0.0, "beta": 0.0, "lam": 0.0}
 LEAST_VARIANCE = 1e-6
 LARGEST_MAP = 7  # side of the map that a decoder begins with
 
@@ -45,53 +46,69 @@ class Disentangled(Net):
         self.posterior = posterior
 
     def forward(
-        self, x: Tensor, view: str = "semantic", draw: torch.Generator | None = None
+        self,
+        x: Tensor,
+        view: str = "semantic",
+        draw: torch.Generator | None = None,
+        back: float = 1.0,
     ) -> Out:
-        """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all parts."""
+        """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all parts.
+
+        `back` is the part of the decoder's gradient that reaches the encoders.
+        """
         general = self.encoder(x)
         if view == "split":
-            return self._split(general, draw)
+            return self._split(general, draw, back)
         z = general if view == "basic" else self.neck(general)[:, : self.width]  # the mean
         return Out(z, self.head(z))
 
-    def _split(self, general: Tensor, draw: torch.Generator | None) -> Out:
-        (semantic, one), (domain, other) = (
+    def _split(self, general: Tensor, draw: torch.Generator | None, back: float) -> Out:
+        mine, theirs = (
             posterior(self.posterior, part(general), draw) for part in (self.neck, self.domain)
         )
-        rebuilt = self.decoder(torch.cat([semantic, domain], 1))
-        basic, logits = self.head(general), self.head(semantic)
-        return Out(semantic, logits, Split(basic, logits, self.head(domain), rebuilt, one + other))
+        both = torch.cat([mine.drawn, theirs.drawn], 1)
+        rebuilt = self.decoder(back * both + (1 - back) * both.detach())
+        basic, logits, domain = (self.head(z) for z in (general, mine.drawn, theirs.drawn))
+        return Out(mine.mean, logits, Split(basic, logits, domain, rebuilt, mine.kl + theirs.kl))
 
 
 def phases(schedule: Schedule, site: Site, step: Step) -> Iterator[Work]:
-    """A round's batches with the phase that each serves; basic and split get half the epochs."""
+    """A round's batches with the phase that each serves; basic and split get half of them each."""
     epochs = site.training.epochs
-    first = max(1, epochs // 2)
     if schedule == "joint":
         yield from (("joint", batch) for batch in site.batches(step))
     elif schedule == "interleaved":
-        for batch in site.batches(step, epochs=first):
-            yield from (("basic", batch), ("split", batch))
+        for batch in site.batches(step, epochs=max(2, epochs)):
+            yield ("split" if batch.number % 2 else "basic"), batch
     else:
+        first, rest = site.training.halves()
         yield from (("basic", batch) for batch in site.batches(step, "basic", first))
-        rest = max(1, epochs - first)
         yield from (("split", batch) for batch in site.batches(step, "split", rest))
 
 
-def posterior(kind: Posterior, out: Tensor, draw: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """A drawn feature [B, D] and the KL [B, D] of its posterior to the standard normal.
+class Feature(NamedTuple):
+    """A feature with a distribution, [B, D] each; the first two agree where nothing is drawn."""
+
+    mean: Tensor
+    drawn: Tensor
+    kl: Tensor  # of the distribution to the standard normal
+
+
+def posterior(kind: Posterior, out: Tensor, draw: torch.Generator | None) -> Feature:
+    """A feature from what its encoder says.
 
     gaussian: `out` [B, 2 D] holds mean and log variance; unit: N(out, 1); moment: the normal with
     the batch's own mean and variance. The last two are deterministic.
     """
     if kind == "unit":
-        return out, out.square() / 2
+        return Feature(out, out, out.square() / 2)
     if kind == "moment":
         mean, variance = out.mean(0), out.var(0, unbiased=False).clamp(min=LEAST_VARIANCE)
-        return out, normal_bound(mean, variance.log()).expand_as(out)
+        return Feature(out, out, normal_bound(mean, variance.log()).expand_as(out))
     mean, log_variance = out.chunk(2, dim=1)
     noise = torch.randn(mean.shape, generator=draw)
-    return mean + (log_variance / 2).exp() * noise, normal_bound(mean, log_variance)
+    drawn = mean + (log_variance / 2).exp() * noise
+    return Feature(mean, drawn, normal_bound(mean, log_variance))
 
 
 def normal_bound(mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -129,7 +146,16 @@ def distillation(split: Split, printed: bool) -> Tensor:
     return F.softplus(domain - semantic if printed else semantic - domain).mean()
 
 
-def mutual_information(split: Split, x: Tensor, reduction: Reduction) -> Tensor:
-    """L_MI: what both features know beyond the prior, and what they fail to rebuild of x."""
-    bound = split.bound.mean() if reduction == "mean" else split.bound.sum(1).mean()
-    return bound + F.mse_loss(split.rebuilt, x)
+def mutual_information(
+    split: Split, x: Tensor, reduction: Reduction, weight: float = 1.0
+) -> Tensor:
+    """L_MI times a weight: what both features know beyond the prior, and fail to rebuild of x.
+
+    "mean" over dimensions and pixels; "sum": the log likelihood of a normal with variance 1. The
+    error itself is not weighted: the decoder knows no other term, so a weight would only slow it.
+    `Disentangled` weights what flows from it into the encoders (`back`).
+    """
+    if reduction == "mean":
+        return weight * split.bound.mean() + F.mse_loss(split.rebuilt, x)
+    error = (split.rebuilt - x).square().flatten(1).sum(1) / 2
+    return (weight * split.bound.sum(1) + error).mean()

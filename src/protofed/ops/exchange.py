@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, InstanceOf
 
@@ -16,8 +16,10 @@ from protofed.core.model import Model
 from protofed.core.site import ClientId, Site, Step
 from protofed.ops.pairing import derangement
 
-PhaseEpochs = Literal["half", "full"]
-C = TypeVar("C")
+PhaseEpochs = Annotated[
+    Literal["half", "full"],
+    Field(description="a round's epochs: half before the exchange, or all twice"),
+]
 
 
 def exchangeable(base: AnyMethod) -> AnyMethod:
@@ -68,28 +70,22 @@ def second_thoughts(
     }
 
 
-def whole(site: Site, reply: Message, state: C) -> tuple[Message, C]:
-    """A client's reply and state as they are; a model that lacks parts cannot go on elsewhere."""
-    missing = site.fresh().weights.keys() - reply.model.weights.keys()
+def check_whole(site: Site, model: Model) -> None:
+    """Refuse a model that lacks parts of the site's net: it could not be trained on elsewhere."""
+    missing = dict(site.net.named_parameters()).keys() - model.weights.keys()
     if missing:
         parts = sorted({name.split(".")[0] for name in missing})
         raise ProtofedError(
             f"the base method keeps {', '.join(parts)} at its client, so that its model cannot "
             "be trained on at another\nchoose a base method that sends its whole model"
         )
-    return reply, state
 
 
 def phase(site: Site, step: Step, epochs: PhaseEpochs) -> Site:
-    """The site with the epochs of this leg: half of a round's each, or all of them in both.
-
-    An odd epoch goes to the second leg, and each leg has one at least.
-    """
+    """The site with the epochs of this leg: half of a round's each, or all of them in both."""
     if epochs == "full":
         return site
-    whole = site.training.epochs
-    first = max(1, whole // 2)
-    now = first if step.leg == 0 else max(1, whole - first)
+    now = site.training.halves()[step.leg]
     return replace(site, training=replace(site.training, epochs=now))
 
 

@@ -12,6 +12,7 @@ from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, class_means
 from protofed.core.site import Batch, Site, Step
 from protofed.ops.kmeans import clustered, resampled
+from protofed.ops.prototypes import features
 
 Mode = Literal["weighted", "uniform", "multi", "bootstrap"]
 Scope = Literal["own", "all"]
@@ -24,8 +25,7 @@ def prototypes(mode: Mode, clusters: int, site: Site, model: Model, step: Step) 
     uniform: the plain mean of the k-means clusters' means; multi: all of these means;
     bootstrap: means of random subsets.
     """
-    z = torch.cat([site.look(model, x).z for x, _ in site.scan(site.train)])
-    labels = site.train.labels
+    z, labels = features(site, model), site.train.labels
     if mode == "weighted":
         return class_means(z, labels)
 

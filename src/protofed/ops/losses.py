@@ -1,4 +1,4 @@
-"""Loss terms that several papers add to cross entropy."""
+"""Loss terms that several papers add to cross entropy; prototypes are constants in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def contrast(z: Tensor, y: Tensor, protos: Prototypes, tau: float) -> Tensor:
     The mean over the batch of logsumexp(all rows) - logsumexp(own rows). An image whose class has
     no row adds nothing but still counts in the mean. Stable for any tau, unlike sums of exp.
     """
-    likeness = F.normalize(z) @ F.normalize(protos.vectors).T / tau  # [B, K]
+    likeness = F.normalize(z) @ F.normalize(protos.vectors.detach()).T / tau  # [B, K]
     own = y[:, None] == protos.labels
     known = own.any(1)
     ours = likeness.masked_fill(~own, -torch.inf)[known].logsumexp(1)
@@ -41,7 +41,7 @@ def pull(
     An image whose class has no row adds nothing but still counts in the mean.
     """
     centres, present = protos.dense(classes)
-    squares = (z - centres[y]).square() * present[y][:, None]
+    squares = (z - centres[y].detach()).square() * present[y][:, None]
     return squares.sum() / (len(y) * (z.shape[1] if reduction == "mean" else 1))
 
 
@@ -56,7 +56,7 @@ def balanced_pull(
 ) -> Tensor:
     """As `pull`, but every class that is in the batch and has a row counts the same."""
     centres, present = protos.dense(classes)
-    squares = (z - centres[y]).square()
+    squares = (z - centres[y].detach()).square()
     distances = squares.mean(1) if reduction == "mean" else squares.sum(1)
     known = present[y]
     counts = torch.bincount(y[known], minlength=classes)

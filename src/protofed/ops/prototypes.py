@@ -55,8 +55,18 @@ def with_prototypes(
 
 def local_prototypes(site: Site, model: Model) -> Prototypes:
     """The class means of a client's features, by a look at all its images without augmentation."""
-    z = torch.cat([site.look(model, x).z for x, _ in site.scan(site.train)])
-    return class_means(z, site.train.labels)
+    return class_means(features(site, model), site.train.labels)
+
+
+def features(site: Site, model: Model) -> Tensor:
+    """The features [N, D] of all a client's images, in their order and without augmentation."""
+    return outputs(site, model).z
+
+
+def outputs(site: Site, model: Model) -> Out:
+    """Features [N, D] and class scores [N, C] of all a client's images, likewise."""
+    outs = [site.look(model, x) for x, _ in site.scan(site.train)]
+    return Out(torch.cat([out.z for out in outs]), torch.cat([out.logits for out in outs]))
 
 
 @dataclass(frozen=True)
@@ -83,8 +93,15 @@ class Watching(Site):
 
     def prototypes(self) -> Prototypes:
         """The class means of what was seen."""
-        features, labels = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
-        return class_means(features, labels)
+        z, labels = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
+        return class_means(z, labels)
+
+
+def nearest(site: Site, model: Model, protos: Prototypes | None, x: Tensor) -> dict[str, Tensor]:
+    """The opinion of the nearest prototype on images x, once there are prototypes."""
+    if protos is None:
+        return {}
+    return {"nearest prototype": protos.nearest(site.look(model, x).z, site.classes)}
 
 
 def watching(site: Site) -> Watching:

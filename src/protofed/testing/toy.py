@@ -77,6 +77,7 @@ def toy_sites(method: AnyMethod, seed: int = 0) -> tuple[Site, dict[ClientId, Si
         training=Training(epochs=2, batch=8, lr=0.003),
         seed=seed,
         sizes=SIZES,
+        public=toy_data(SERVER, 20).images,
     )
     sites = {
         client: replace(server, id=client, domain=f"domain {client}", train=toy_data(client, size))

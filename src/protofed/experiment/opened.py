@@ -1,0 +1,91 @@
+"""A run folder opened again: its federation, its states, and what its models say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protofed.core.errors import ProtofedError
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model
+from protofed.core.site import Dataset, Site
+from protofed.core.threads import torch_threads
+from protofed.engines.local import LocalEngine
+from protofed.experiment.federation import Federation, assemble
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.rundir import RunDir, load_server, read_json
+from protofed.experiment.spec import Experiment
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run after some of its rounds."""
+
+    experiment: Experiment
+    federation: Federation
+    round: int
+    server: Any
+    engine: LocalEngine[Any, Any]
+
+    @property
+    def method(self) -> AnyMethod:
+        """The method of the run."""
+        return self.experiment.method
+
+    def speaker(self) -> tuple[Site, Any]:
+        """Who predicts: the server; for personal methods the first client, with its state."""
+        if not self.method.personal:
+            site = self.federation.server
+            return site, self.method.init_client(site)
+        client = min(self.federation.sites)
+        return self.federation.sites[client], self.engine.state(client)
+
+    def predictions(self, data: Dataset) -> Tensor:
+        """The predicted classes [N] of all images of `data`."""
+        site, state = self.speaker()
+        inbox = self.method.publish(self.server)
+        with torch_threads(self.experiment.threads):
+            rows = [
+                self.method.predict(site, inbox, state, x).argmax(1) for x in _inputs(site, data)
+            ]
+        return torch.cat(rows)
+
+    def model(self) -> tuple[Site, Model]:
+        """The site and the model behind `predictions`; what the server lacks, the state adds."""
+        site, state = self.speaker()
+        own = state if isinstance(state, Model) else Model()
+        return site, site.fresh() | self.method.publish(self.server).model | own
+
+    def features(self, data: Dataset) -> Tensor:
+        """The features z [N, D] of all images of `data`."""
+        site, model = self.model()
+        with torch_threads(self.experiment.threads):
+            return torch.cat([site.look(model, x).z for x in _inputs(site, data)])
+
+
+def _inputs(site: Site, data: Dataset) -> Iterator[Tensor]:
+    return (x for x, _ in site.scan(data))
+
+
+def open_run(folder: Path, finished: int | None = None) -> Opened:
+    """A run as it was after its last round that is on disk, or after a round that was kept."""
+    place = RunDir(folder)
+    spec = read_json(folder / "spec.json")
+    spec.pop("digest", None)
+    experiment = experiment_from(spec, str(folder / "spec.json"))
+    checkpoint = place.newest() if finished is None else place.kept(finished)
+    if checkpoint is None:
+        there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"
+        raise ProtofedError(
+            f"{folder}: no checkpoint of round {finished or 'any'}; there are: {there}\n"
+            f"a run keeps its last ones, and those named with --keep"
+        )
+    federation = assemble(experiment)
+    engine: LocalEngine[Any, Any] = LocalEngine(experiment.method, federation.sites)
+    engine.load(checkpoint.folder)
+    return Opened(experiment, federation, checkpoint.round, load_server(checkpoint), engine)

@@ -1,0 +1,79 @@
+"""FedDyn: dynamic regularisation (Acar et al., ICLR 2021), as in its authors' code.
+
+Algorithm 1: the client's loss with its linear and its quadratic term -> loss; its state, there a
+gradient and here s_n = -gradient / alpha, moves by theta_n - theta^t -> train; the means of the
+models and of the states -> merge; their sum, from which clients start -> send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core.message import Message
+from protofed.core.method import About, Method
+from protofed.core.model import Model
+from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.ops import drift
+from protofed.ops.drift import Shifted, Weights
+from protofed.ops.losses import proximal
+
+
+@dataclass(frozen=True)
+class FedDyn(Method[Shifted, Weights]):
+    """A spring to the start and a linear term that makes local optima agree with the global."""
+
+    about: ClassVar[About] = About(
+        label="FedDyn",
+        title="Federated Learning Based on Dynamic Regularization",
+        venue="ICLR",
+        year=2021,
+        link="arXiv:2111.04263",
+        family="drift",
+    )
+
+    alpha: float = Field(default=0.01, ge=0, description="alpha: weight of the regulariser")
+    clip: float = Field(default=10.0, ge=0, description="largest norm of a gradient; 0: no limit")
+
+    def init_server(self, site: Site) -> Shifted:
+        model = site.fresh()
+        return Shifted(model, drift.zeros(model))
+
+    def init_client(self, site: Site) -> Weights:
+        return drift.zeros(site.fresh())
+
+    def send(
+        self, site: Site, server: Shifted, to: Sequence[ClientId], step: Step
+    ) -> dict[ClientId, Message]:
+        return dict.fromkeys(to, Message(self.start(server)))
+
+    def start(self, server: Shifted) -> Model:
+        """Where clients start; without a regulariser there is no state to count in."""
+        return server.cloud() if self.alpha else server.model
+
+    def loss(
+        self, site: Site, inbox: Message, state: Weights, model: Model, batch: Batch
+    ) -> Tensor:
+        alpha = self.alpha / drift.relative_size(site, site.id)
+        task = super().loss(site, inbox, state, model, batch)
+        # <theta, s_n - theta^t> + ||theta||^2 / 2 but for a constant, without terms that cancel.
+        return task + alpha * (proximal(model, inbox.model) + drift.inner(model.weights, state))
+
+    def train(
+        self, site: Site, inbox: Message, state: Weights, step: Step
+    ) -> tuple[Message, Weights]:
+        loss = partial(self.loss, site, inbox, state)
+        reply, _ = drift.descend(site, inbox.model, loss, step, self.clip)
+        move = drift.plus(reply.model.weights, inbox.model.weights, -1)
+        return reply, drift.plus(state, move)
+
+    def merge(
+        self, site: Site, server: Shifted, replies: Mapping[ClientId, Message], step: Step
+    ) -> Shifted:
+        model, start = drift.even_mean(replies), self.start(server)
+        return Shifted(model, drift.drifted(site, server.drift, start, model, len(replies)))

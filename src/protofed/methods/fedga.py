@@ -1,0 +1,120 @@
+"""GA: generalization adjustment (Zhang et al., CVPR 2023).
+
+The gap between the global model and the client's own, on images that the client holds out ->
+train; shares of the mean that follow the gaps -> merge, `adjusted`. What the paper measures at
+the end of a round, a client measures at the start of its next one, on the model that it receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import About, Global, Method, Travels
+from protofed.core.model import Model
+from protofed.core.site import ClientId, Dataset, Site, Step
+from protofed.ops.holdout import hold_out
+
+LEAST_GAP = 1e-9  # below it, what is left of equal gaps is rounding
+
+
+@tree.node
+class Shared(Global):
+    """The model, and every client's share of the mean in the order of ids, summing to 1."""
+
+    shares: Tensor  # [N] float64
+
+
+@tree.node
+class Before:
+    """How bad a client's own model was on its held-out images when it had trained it."""
+
+    round: int
+    fault: float
+
+
+@dataclass(frozen=True)
+class FedGA(Method[Shared, Before | None]):
+    """Clients that the global model serves worse than their own get a larger share of it."""
+
+    about: ClassVar[About] = About(
+        label="GA",
+        title="Federated Domain Generalization with Generalization Adjustment",
+        venue="CVPR",
+        year=2023,
+        family="aggregation",
+    )
+
+    step: float = Field(default=0.2, ge=0, description="d: largest move of a share, times N")
+    metric: Literal["acc", "loss"] = Field(default="acc", description="what the gap is one of")
+    centred: bool = Field(default=False, description="subtract the mean gap, as the paper does")
+    val_share: float = Field(
+        default=0.1, gt=0, lt=1, description="of a client's training images, held out"
+    )
+
+    @property
+    def travels(self) -> Travels:
+        return Travels(up=("model", "gap"))
+
+    def init_server(self, site: Site) -> Shared:
+        clients = len(site.sizes)
+        return Shared(site.fresh(), torch.full((clients,), 1 / clients, dtype=torch.float64))
+
+    def train(
+        self, site: Site, inbox: Message, state: Before | None, step: Step
+    ) -> tuple[Message, Before | None]:
+        rest, held = hold_out(site, self.val_share)
+        reply, _ = super().train(rest, inbox, state, step)
+        if not len(held):
+            return reply, None
+        now = Before(step.round, self.fault(site, reply.model, held))
+        if state is None or state.round != step.round - 1:
+            return reply, now
+        gap = self.fault(site, inbox.model, held) - state.fault
+        return replace(reply, extras={"gap": torch.tensor(gap, dtype=torch.float64)}), now
+
+    def fault(self, site: Site, model: Model, held: Dataset) -> float:
+        """The share of wrong answers, or the mean loss: either way larger is worse."""
+        total = 0.0
+        for x, y in site.scan(held):
+            logits = site.look(model, x).logits
+            wrong, loss = (logits.argmax(1) != y).sum(), F.cross_entropy(logits, y, reduction="sum")
+            total += float(wrong if self.metric == "acc" else loss)
+        return total / len(held)
+
+    def merge(
+        self, site: Site, server: Shared, replies: Mapping[ClientId, Message], step: Step
+    ) -> Shared:
+        place = {client: number for number, client in enumerate(sorted(site.sizes))}
+        told = {place[client]: reply.extras.get("gap") for client, reply in replies.items()}
+        gaps = {number: float(gap) for number, gap in told.items() if isinstance(gap, Tensor)}
+        # They are gaps of round t = round - 1, whose step is d (1 - (t - 1) / T).
+        size = self.step * (1 - (step.round - 2) / step.rounds) / len(place)
+        shares = adjusted(server.shares, gaps, size, self.centred)
+        voices = shares[[place[client] for client in replies]].tolist()
+        models = [reply.model for reply in replies.values()]
+        return Shared(tree.mean(models, voices if sum(voices) else [1.0] * len(models)), shares)
+
+
+def adjusted(shares: Tensor, gaps: Mapping[int, float], step: float, centred: bool) -> Tensor:
+    """Shares [N] moved by the gaps of some places: the largest by `step`, the others less.
+
+    The places that told a gap keep their sum, so the others keep their shares.
+    """
+    who, gap = list(gaps), torch.tensor(list(gaps.values()), dtype=torch.float64)
+    gap = gap - gap.mean() if centred and who else gap
+    if not who or gap.abs().max() < LEAST_GAP:
+        return shares
+    moved = (shares[who] + step * gap / gap.abs().max()).clamp(0, 1)
+    if not moved.sum() > 0:
+        return shares
+    return shares.index_put((torch.tensor(who),), moved * (shares[who].sum() / moved.sum()))

@@ -1,0 +1,110 @@
+"""FedMD: federated learning by distilling what all say of public images (Li and Wang, 2019).
+
+Algorithm 1: draw of public images and their class scores -> send, train (leg 0); consensus, the
+mean score -> merge; digest, an approach to the consensus, and revisit, training on private images
+-> train (leg 1). Its transfer learning on a labelled public set is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import ClassVar, cast
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import About, Global, Method, Need, Travels
+from protofed.core.model import Model
+from protofed.core.site import ClientId, Site, Step
+from protofed.ops.mutual import digest, public_logits
+
+
+@tree.node
+class Agreed(Global):
+    """Server state: no model, and between the legs the mean scores [n, C] of public images."""
+
+    consensus: Tensor = field(default_factory=lambda: torch.zeros(0))  # empty between rounds
+
+
+@dataclass(frozen=True)
+class FedMD(Method[Agreed, Model]):
+    """Models stay at their clients and meet in the mean of their logits on public images."""
+
+    about: ClassVar[About] = About(
+        label="FedMD",
+        title="FedMD: Heterogenous Federated Learning via Model Distillation",
+        venue="NeurIPS workshop",
+        year=2019,
+        link="arXiv:1910.03581",
+        family="distillation",
+        star="no training on labelled public images before the first round",
+    )
+
+    public_batch: int = Field(
+        default=5000, ge=1, description="public images in a round; all, if there are fewer"
+    )
+    digest_epochs: int = Field(
+        default=1, ge=0, description="passes over them towards the consensus; 0: training alone"
+    )
+
+    @property
+    def legs(self) -> int:
+        return 2
+
+    @property
+    def personal(self) -> bool:
+        return True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("public images",)
+
+    @property
+    def travels(self) -> Travels:
+        return Travels(up=("logits",), down=("rows", "consensus"))
+
+    def init_server(self, site: Site) -> Agreed:
+        return Agreed(Model())
+
+    def init_client(self, site: Site) -> Model:
+        return site.fresh()
+
+    def send(
+        self, site: Site, server: Agreed, to: Sequence[ClientId], step: Step
+    ) -> dict[ClientId, Message]:
+        order = torch.randperm(len(site.public), generator=site.rng("public", step.round))
+        rows = order[: self.public_batch]
+        if step.leg == 0:
+            return dict.fromkeys(to, Message(extras={"rows": rows}))
+        heard = len(rows) if len(to) > 1 else 0  # a party alone agrees with itself
+        extras = {"rows": rows[:heard], "consensus": server.consensus[:heard]}
+        return dict.fromkeys(to, Message(extras=extras))
+
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        rows = cast(Tensor, inbox.extras["rows"])
+        if step.leg == 0:
+            logits = public_logits(site, state, rows)
+            return Message(extras={"logits": logits}, size=len(site.train)), state
+        consensus = cast(Tensor, inbox.extras["consensus"])
+        digested = digest(site, state, rows, consensus, step, self.digest_epochs)
+        # A round's only training on private images: the batches of a method with one leg.
+        start, first = replace(inbox, model=digested.thing), step._replace(leg=0)
+        reply, _ = super().train(site, start, state, first)
+        metrics = {**reply.metrics, "digest": digested.loss}
+        return replace(reply, model=Model(), metrics=metrics), reply.model
+
+    def merge(
+        self, site: Site, server: Agreed, replies: Mapping[ClientId, Message], step: Step
+    ) -> Agreed:
+        if step.leg == 1:
+            return Agreed(Model())
+        said = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
+        return Agreed(Model(), tree.mean(said, [1.0] * len(said)))
+
+    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+        return site.look(state, x).logits

@@ -1,0 +1,109 @@
+"""FedOPT: the server takes a step of an optimiser (Reddi et al., ICLR 2021).
+
+Algorithm 1: the mean of the clients' moves is a pseudo-gradient for a server optimiser -> merge.
+Algorithm 2: its adaptive forms FedAdagrad, FedYogi and FedAdam -> _adaptive, _second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import About, Global, Method, average
+from protofed.core.model import Model, Net
+from protofed.core.site import ClientId, Site, Step
+
+LARGEST_ADAPTIVE_LR = 0.1
+
+
+@tree.node
+class Optimised(Global):
+    """The model and the server optimiser's moments, of its weights only."""
+
+    m: dict[str, Tensor]  # the running mean move
+    v: dict[str, Tensor]  # the running squared move; empty with sgd
+
+
+@dataclass(frozen=True)
+class FedOPT(Method[Optimised, None]):
+    """Federated averaging whose mean move is the gradient of a server optimiser."""
+
+    about: ClassVar[About] = About(
+        label="FedOPT",
+        title="Adaptive Federated Optimization",
+        venue="ICLR",
+        year=2021,
+        link="arXiv:2003.00295",
+        family="aggregation",
+    )
+
+    optimiser: Literal["sgd", "adam", "yogi", "adagrad"] = Field(
+        default="sgd", description="the server's optimiser"
+    )
+    lr: float = Field(default=0.5, ge=0, description="eta: server's step; 0.1 if adaptive")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="of sgd; beta1 of the adaptive optimisers"
+    )
+    beta2: float = Field(default=0.99, ge=0, lt=1, description="beta2: of adam and yogi")
+    tau: float = Field(default=1e-3, gt=0, description="tau: adaptivity, added to sqrt(v)")
+    mean: Literal["weighted", "uniform"] = Field(
+        default="weighted", description="of the clients: by examples, or all alike"
+    )
+
+    def caution(self, net: Net) -> str:
+        if self.optimiser == "sgd" or self.lr <= LARGEST_ADAPTIVE_LR:
+            return ""
+        return (
+            f"{self.optimiser} moves every weight by about method.lr = {self.lr:g} in the first "
+            f"round, whatever the clients found; {LARGEST_ADAPTIVE_LR:g} or less is usual"
+        )
+
+    def init_server(self, site: Site) -> Optimised:
+        model = site.fresh()
+        zeros = tree.map(torch.zeros_like, model.weights)
+        return Optimised(model, zeros, {} if self.optimiser == "sgd" else tree.clone(zeros))
+
+    def merge(
+        self, site: Site, server: Optimised, replies: Mapping[ClientId, Message], step: Step
+    ) -> Optimised:
+        models = [reply.model for reply in replies.values()]
+        uniform = self.mean == "uniform"
+        mean = tree.mean(models, [1.0] * len(models)) if uniform else average(replies)
+        moves = tree.map(torch.sub, mean.weights, server.model.weights)
+        if self.optimiser == "sgd":
+            return self._sgd(server, mean, moves)
+        return self._adaptive(server, mean, moves)
+
+    def _sgd(self, server: Optimised, mean: Model, moves: dict[str, Tensor]) -> Optimised:
+        def moved(w: Tensor, to: Tensor, m: Tensor) -> Tensor:
+            # This is w + lr (momentum m + move), but exact where lr = 1: then lerp gives `to`.
+            return torch.lerp(w, to, self.lr) + self.lr * self.momentum * m
+
+        weights = tree.map(moved, server.model.weights, mean.weights, server.m)
+        m = tree.map(lambda m, move: self.momentum * m + move, server.m, moves)
+        return Optimised(Model(weights, mean.buffers), m, server.v)
+
+    def _adaptive(self, server: Optimised, mean: Model, moves: dict[str, Tensor]) -> Optimised:
+        beta1 = self.momentum
+        m = tree.map(lambda m, move: beta1 * m + (1 - beta1) * move, server.m, moves)
+        v = tree.map(self._second, server.v, moves)
+        weights = tree.map(
+            lambda w, m, v: w + self.lr * m / (v.sqrt() + self.tau), server.model.weights, m, v
+        )
+        return Optimised(Model(weights, mean.buffers), m, v)
+
+    def _second(self, v: Tensor, move: Tensor) -> Tensor:
+        """The optimiser's own rule for the second moment."""
+        square = move.square()
+        if self.optimiser == "adagrad":
+            return v + square
+        if self.optimiser == "yogi":
+            return v - (1 - self.beta2) * square * (v - square).sign()
+        return self.beta2 * v + (1 - self.beta2) * square

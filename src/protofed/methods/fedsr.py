@@ -1,0 +1,74 @@
+"""FedSR: simple representations (Nguyen et al., NeurIPS 2022).
+
+A feature is drawn from N(mu(x), sigma(x)^2) -> adapt, loss. L2R: its length -> loss. CMI: the KL
+of its distribution to a reference of its class that each client learns for itself -> loss, with
+the references kept in train. Prediction is the mean over draws -> predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core.message import Message
+from protofed.core.method import About, Global, Method
+from protofed.core.model import ImageShape, Model, Net
+from protofed.core.site import Batch, Site, Step
+from protofed.ops.probabilistic import Probabilistic, mean_vote
+
+PRIVATE = ("references",)  # never leave the client
+
+
+@dataclass(frozen=True)
+class FedSR(Method[Global, Model]):
+    """Random features that are short and near a reference of their class."""
+
+    about: ClassVar[About] = About(
+        label="FedSR",
+        title="FedSR: A Simple and Effective Domain Generalization Method for Federated Learning",
+        venue="NeurIPS",
+        year=2022,
+        family="representation",
+    )
+
+    alpha_l2r: float = Field(default=0.01, ge=0, description="alpha^L2R: weight of the length")
+    alpha_cmi: float = Field(default=5e-4, ge=0, description="alpha^CMI: weight of the KL")
+    l2_squared: bool = Field(
+        default=False, description="square the length, as the paper; its code does not"
+    )
+    samples: int = Field(default=20, ge=1, description="draws that a prediction averages")
+
+    def adapt(self, net: Net, image: ImageShape) -> Net:
+        return Probabilistic(net)
+
+    def init_server(self, site: Site) -> Global:
+        return Global(site.fresh().without(*PRIVATE))
+
+    def init_client(self, site: Site) -> Model:
+        return site.fresh().only(*PRIVATE)
+
+    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
+        draw = site.rng("sample", batch.step.round, batch.step.leg, batch.number)
+        noise = torch.randn(len(batch.y), site.net.features, generator=draw)
+        out = site.run(model, batch.x, noise, batch.y)
+        length = out.z.square().sum(1) if self.l2_squared else out.z.norm(dim=1)
+        divergence = cast(Tensor, out.more)  # [B]
+        task = F.cross_entropy(out.logits, batch.y)
+        return task + self.alpha_l2r * length.mean() + self.alpha_cmi * divergence.mean()
+
+    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+        whole = replace(inbox, model=inbox.model | state)
+        reply, _ = super().train(site, whole, state, step)
+        return replace(reply, model=reply.model.without(*PRIVATE)), reply.model.only(*PRIVATE)
+
+    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+        # One set of draws for all images: how they are cut into batches changes no score.
+        draw = site.rng("test samples")
+        noise = torch.randn(self.samples, 1, site.net.features, generator=draw)
+        return mean_vote(site.look(inbox.model | state, x, noise).logits)

@@ -1,0 +1,58 @@
+"""MOON: model-contrastive federated learning (Li, He and Song, CVPR 2021).
+
+The contrast between features of the local, the global and the previous model -> loss; the model at
+the end of the client's last participation, which it pushes away from -> train, as client state.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from protofed.core.message import Message
+from protofed.core.method import About, Global, Method
+from protofed.core.model import Model
+from protofed.core.site import Batch, Site, Step
+
+
+@dataclass(frozen=True)
+class MOON(Method[Global, Model | None]):
+    """Features nearer to the global model's than to those of the client's previous model."""
+
+    about: ClassVar[About] = About(
+        label="MOON",
+        title="Model-Contrastive Federated Learning",
+        venue="CVPR",
+        year=2021,
+        link="arXiv:2103.16257",
+        family="drift",
+    )
+
+    mu: float = Field(default=1.0, ge=0, description="mu: weight of the contrast")
+    tau: float = Field(default=0.5, gt=0, description="tau: temperature of the contrast")
+
+    def loss(
+        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: Batch
+    ) -> Tensor:
+        out = site.run(model, batch.x)
+        task = F.cross_entropy(out.logits, batch.y)
+        if state is None:  # nothing to push away from yet
+            return task
+        ours, previous = site.look(inbox.model, batch.x).z, site.look(state, batch.x).z
+        return task + self.mu * model_contrast(out.z, ours, previous, self.tau)
+
+    def train(
+        self, site: Site, inbox: Message, state: Model | None, step: Step
+    ) -> tuple[Message, Model | None]:
+        reply, _ = super().train(site, inbox, state, step)
+        return reply, reply.model
+
+
+def model_contrast(z: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
+    """-log of near's share of exp(cos(z, near) / tau) + exp(cos(z, far) / tau), [B, D], mean."""
+    gap = F.cosine_similarity(z, far) - F.cosine_similarity(z, near)
+    return F.softplus(gap / tau).mean()

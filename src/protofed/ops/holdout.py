@@ -1,0 +1,21 @@
+"""Validation images that a client takes from its own training images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from protofed.core.site import Dataset, Site
+
+
+def hold_out(site: Site, share: float) -> tuple[Site, Dataset]:
+    """The site without a share of its training images, and those; the same ones every time.
+
+    It takes one image at least, but never the last one left to train on.
+    """
+    size = len(site.train)
+    taken = max(0, min(max(1, round(share * size)), size - 1))
+    order = torch.randperm(size, generator=site.rng("hold out"))
+    held, rest = order[:taken].sort().values, order[taken:].sort().values
+    return replace(site, train=site.train.rows(rest)), site.train.rows(held)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from protofed.core.errors import ProtofedError
+from protofed.experiment.federation import assemble
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.runner import run
+from protofed.experiment.spec import Experiment
+from protofed.methods import METHODS
+from tests.experiment.conftest import quick
+
+Make = Callable[..., Experiment]
+TWINS = ["seproto-cnn", "seproto-cnn2"]
+FOUR = {"kind": "shares", "clients": 4, "samples": 9}
+APART = {"fedproto": False, "fedseproto": False, "fedtgp": False}  # param_avg
+
+
+def test_clients_take_the_nets_in_turn(tiny: Make) -> None:
+    federation = assemble(tiny(net=TWINS, method="local"))
+    convolutions = [
+        sum(isinstance(layer, torch.nn.Conv2d) for layer in site.net.modules())
+        for site in federation.sites.values()
+    ]
+    assert convolutions == [3, 2, 3]
+
+
+def test_one_net_in_a_list_is_the_net_of_all(tiny: Make) -> None:
+    federation = assemble(tiny(net=["moon-mlp"]))
+    assert {id(site.net) for site in federation.sites.values()} == {id(federation.server.net)}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_that_needs_equal_nets_says_so_before_anything_starts(
+    name: str, tiny: Make, tmp_path: Path
+) -> None:
+    experiment = tiny(net=TWINS, method=name)
+    if "equal nets" in METHODS[name]().needs:
+        with pytest.raises(ProtofedError) as caught:
+            run(experiment, tmp_path / "a")
+        for part in (METHODS[name].about.label, *TWINS, "same net", "local"):
+            assert part in str(caught.value)
+        assert not (tmp_path / "a").exists()
+    else:
+        assemble(experiment)
+
+
+def test_features_of_different_width_are_refused_where_prototypes_meet(tiny: Make) -> None:
+    for name in ("fedproto", "fedseproto", "fedtgp"):
+        method = {"name": name, "param_avg": False}
+        assemble(tiny(net=TWINS, method=method))
+        if name != "fedseproto":  # there the features are as wide as the encoder, 512 in both
+            with pytest.raises(ProtofedError, match="lsa-cnn: 128, seproto-cnn: 512"):
+                assemble(tiny(net=["lsa-cnn", "seproto-cnn"], method=method))
+
+
+@pytest.mark.parametrize("name", [*APART, "fedgh", "fedmd", "local"])
+def test_methods_for_different_nets_score_every_client_on_every_domain(
+    name: str, tiny: Make, tmp_path: Path
+) -> None:
+    method = {"name": name, **({"param_avg": False} if name in APART else {})}
+    method |= quick(name)
+    result = run(tiny(net=TWINS, method=method, rounds=2), tmp_path / "a")
+    assert result.clients is not None
+    assert {client: set(row) for client, row in result.clients.items()} == {
+        str(client): {"optical", "print"} for client in range(3)
+    }
+    for domain, mean in result.last.domains.items():
+        each = [row[domain] or 0.0 for row in result.clients.values()]
+        assert mean == pytest.approx(sum(each) / 3)
+
+
+def test_public_images_are_training_images_of_no_client(tiny: Make, tmp_path: Path) -> None:
+    experiment = tiny(method="fedmd", public={"samples": 40})
+    federation = assemble(experiment)
+    trains = {domain.name: domain.train for domain in federation.benchmark.domains}
+    held = {name: set[int]() for name in trains}
+    for part in federation.parts:
+        held[part.domain] |= set(part.rows.tolist())
+    for name, rows in federation.public.items():
+        assert len(rows) == 20
+        assert not held[name] & set(rows.tolist())
+    images = torch.cat([trains[name].images[rows] for name, rows in federation.public.items()])
+    for site in (federation.server, *federation.sites.values()):
+        assert torch.equal(site.public, images)
+    result = run(experiment, tmp_path / "a")
+    assert any("public images" in note and "optical 20" in note for note in result.notices)
+    rows_written = json.loads((tmp_path / "a" / "public.json").read_text())
+    assert rows_written == {name: rows.tolist() for name, rows in federation.public.items()}
+    spec = json.loads((tmp_path / "a" / "spec.json").read_text())
+    assert spec["public"] == {"samples": 40}
+
+
+def test_public_images_come_with_a_method_that_needs_them_and_only_there(tiny: Make) -> None:
+    assert tiny(method="fedmd").plain()["public"] == {"samples": 1000}
+    assert "public" not in tiny(method="fedavg").plain()
+    with pytest.raises(ProtofedError, match="public: not used by FedAvg: leave it out"):
+        experiment_from({"method": "fedavg", "public": {"samples": 10}})
+
+
+def test_a_domain_gives_what_is_left_and_none_left_is_an_error(tiny: Make) -> None:
+    sizes = {
+        name: len(rows) for name, rows in assemble(tiny(method="fedmd")).public.items()
+    }  # far more are left than 500 a domain
+    assert sizes == {"optical": 500, "print": 500}
+    whole = {"kind": "shares", "clients": {"optical": 1, "print": 1}, "share": 1.0}
+    with pytest.raises(ProtofedError, match="none are left"):
+        assemble(tiny(method="fedmd", partition=whole))
+
+
+def test_grey_and_coloured_public_images_lie_in_one_tensor(tiny: Make) -> None:
+    federation = assemble(
+        tiny(method="fedmd", data="digits-mini", partition=FOUR, public={"samples": 8})
+    )
+    trains = {domain.name: domain.train.images for domain in federation.benchmark.domains}
+    assert {images.shape[-1] for images in trains.values()} == {1, 3}
+    parts = federation.server.public.split(2)
+    for (name, rows), images in zip(federation.public.items(), parts, strict=True):
+        assert torch.equal(images, trains[name][rows].expand(-1, -1, -1, 3))
+
+
+def test_validation_images_are_held_out_from_the_clients_and_scored_in_place_of_the_tests(
+    tiny: Make,
+) -> None:
+    whole, part = assemble(tiny()), assemble(tiny(validation=0.33))
+    for client, site in whole.sites.items():
+        mine = {bytes(image.numpy()) for image in site.train.images}
+        kept = {bytes(image.numpy()) for image in part.sites[client].train.images}
+        assert kept < mine
+        assert len(part.sites[client].train) == 6  # of 9
+    held = {name: len(test) for name, test in part.tests.items()}
+    assert held == {"optical": 6, "print": 3}  # three of each client
+    trains = torch.cat([site.train.images for site in whole.sites.values()])
+    scored = torch.cat([test.images for test in part.tests.values()])
+    every = {bytes(image.numpy()) for image in trains}
+    assert {bytes(image.numpy()) for image in scored} < every
+    assert any("not on the test images" in notice for notice in part.notices)
+    assert "validation" not in tiny().plain()
