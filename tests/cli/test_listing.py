@@ -58,7 +58,8 @@ def test_methods_lists_every_method(cli: Cli) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert first_words(ended.out) == list(METHODS)
     rows = dict(zip(METHODS, ended.out.splitlines()[2:], strict=True))
-    assert " ".join(rows["fedavg"].split()) == "fedavg FedAvg baseline AISTATS 2017 model model"
+    fedavg = "fedavg FedAvg baseline AISTATS 2017 model model equal nets"
+    assert " ".join(rows["fedavg"].split()) == fedavg
     assert " ".join(rows["local"].split()) == "local Local baseline nothing nothing"
 
 

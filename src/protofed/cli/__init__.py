@@ -7,7 +7,11 @@ import sys
 import typer
 
 from protofed import __version__
+from protofed.cli.compare import ablate, compare, sweep, track
 from protofed.cli.listing import data_app, methods_app
+from protofed.cli.plot import plot
+from protofed.cli.report import report
+from protofed.cli.reproduce import reproduce
 from protofed.cli.run import run
 from protofed.core.errors import ProtofedError
 
@@ -21,6 +25,13 @@ app = typer.Typer(
     suggest_commands=False,  # click suggests already
 )
 app.command()(run)
+app.command()(compare)
+app.command()(ablate)
+app.command()(sweep)
+app.command()(track)
+app.command()(reproduce)
+app.command()(plot)
+app.command()(report)
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")
 

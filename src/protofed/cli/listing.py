@@ -43,12 +43,13 @@ def _print_methods(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    columns = ["name", "method", "family", "venue", "year", "sends up", "sends down"]
+    columns = ["name", "method", "family", "venue", "year", "sends up", "sends down", "needs"]
     cells = [
         [
             *(str(r[key] or "") for key in ("name", "label", "family", "venue", "year")),
             _join(r["up"]),
             _join(r["down"]),
+            ", ".join(r["needs"]),
         ]
         for r in rows
     ]
@@ -78,6 +79,7 @@ def show_method(name: str, as_json: Json = False) -> None:
     if about["star"]:
         typer.echo(f"* {about['star']}")
     typer.echo(f"sends up: {_join(about['up'])}; sends down: {_join(about['down'])}")
+    typer.echo(f"needs: {_join(about['needs'])}")
     if about["fields"]:
         typer.echo()
         cells = [[f["name"], str(f["default"]), f["meaning"]] for f in about["fields"]]
@@ -158,7 +160,8 @@ def show_data(
 def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
     """All that is known of a method without running it."""
     about = {"name": name, **method.about._asdict(), "summary": method.__doc__}
-    about |= method().travels._asdict()
+    made = method()
+    about |= {**made.travels._asdict(), "needs": list(made.needs)}
     known: dict[str, FieldInfo] = vars(method)["__pydantic_fields__"]
     return {**about, "fields": [_field(name, info) for name, info in known.items()]}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 def run(
     method: Annotated[str | None, typer.Option(help="Method, see `protofed methods`.")] = None,
     data: Annotated[str | None, typer.Option(help="Benchmark, see `protofed data list`.")] = None,
-    net: Annotated[str | None, typer.Option(help="Net; default: the benchmark's.")] = None,
+    net: Annotated[
+        str | None,
+        typer.Option(help="Net; default: the benchmark's. Several, as a,b: clients take turns."),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds; default 20.")] = None,
     clients: Annotated[
         int | None, typer.Option(help="Clients, spread evenly over the domains.")
@@ -33,6 +37,9 @@ def run(
     again: Annotated[
         bool, typer.Option("--again", help="Start over, also if the run is finished.")
     ] = False,
+    keep: Annotated[
+        str, typer.Option(help="Rounds whose models stay on disk for figures, e.g. 1,10,40.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train one federation and score it on every domain.
@@ -43,7 +50,7 @@ def run(
     flags = {
         "method.name": method,
         "data.name": data,
-        "net": net,
+        "net": listed(net),
         "rounds": rounds,
         "partition.clients": clients,
         "seed": seed,
@@ -53,7 +60,7 @@ def run(
     from protofed.cli.show import print_result
     from protofed.experiment.runner import default_folder
 
-    result = _watched(experiment, out or default_folder(experiment), again)
+    result = _watched(experiment, out or default_folder(experiment), again, _rounds(keep))
     if as_json:
         typer.echo(json.dumps(result.plain(), indent=2))
     else:
@@ -61,19 +68,13 @@ def run(
 
 
 def _experiment(
-    spec: Path | None, assignments: list[str], flags: dict[str, str | int]
+    spec: Path | None, assignments: list[str], flags: Mapping[str, object]
 ) -> Experiment:
     """The experiment that file, --set and flags together describe."""
     from protofed.core.errors import ProtofedError
-    from protofed.experiment.parse import choose, experiment_from, read_spec, set_field
+    from protofed.experiment.parse import experiment_from
 
-    raw = from_file = read_spec(spec) if spec else {}
-    for section in ("method", "data"):
-        if f"{section}.name" in flags:
-            raw = choose(raw, section, str(flags[f"{section}.name"]))
-    spoken = [f"{field}={json.dumps(value)}" for field, value in flags.items()]
-    for assignment in [*assignments, *spoken]:
-        raw = set_field(raw, assignment)
+    raw, from_file = raw_spec(spec, assignments, flags)
     try:
         return experiment_from(raw)
     except ProtofedError:
@@ -82,7 +83,36 @@ def _experiment(
         raise
 
 
-def _watched(experiment: Experiment, folder: Path, again: bool) -> Result:
+def listed(words: str | None) -> str | list[str] | None:
+    """A name as it is, and ``a,b`` as a list."""
+    return words.split(",") if words and "," in words else words
+
+
+def raw_spec(
+    spec: Path | None, assignments: list[str], flags: Mapping[str, object]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """File, --set and flags together as plain data, and what the file alone says."""
+    from protofed.experiment.parse import choose, read_spec, set_field
+
+    raw = from_file = read_spec(spec) if spec else {}
+    for section in ("method", "data"):
+        if f"{section}.name" in flags:
+            raw = choose(raw, section, str(flags[f"{section}.name"]))
+    spoken = [f"{field}={json.dumps(value)}" for field, value in flags.items()]
+    for assignment in [*assignments, *spoken]:
+        raw = set_field(raw, assignment)
+    return raw, from_file
+
+
+def _rounds(words: str) -> set[int]:
+    """The round numbers of ``1,10,40``."""
+    try:
+        return {int(word) for word in words.split(",") if word.strip()}
+    except ValueError:
+        raise typer.BadParameter(f"--keep {words}: write round numbers, as 1,10,40") from None
+
+
+def _watched(experiment: Experiment, folder: Path, again: bool, keep: set[int]) -> Result:
     """Run with progress on stderr, or read what is finished; Ctrl-C says how to go on."""
     from protofed.cli.show import Watcher
     from protofed.experiment.rundir import RunDir
@@ -96,7 +126,7 @@ def _watched(experiment: Experiment, folder: Path, again: bool) -> Result:
     begun = None if again else place.newest()
     with Watcher(experiment, folder, begun.round if begun else 0) as watch:
         try:
-            return run_experiment(experiment, folder, watch, again)
+            return run_experiment(experiment, folder, watch, again, keep)
         except KeyboardInterrupt:
             same = "the same command without --again" if again else "the same command"
             watch.say(f"stopped; {same} goes on from {folder}")

@@ -18,6 +18,7 @@ from rich.table import Table
 from protofed.experiment.result import Result
 from protofed.experiment.runner import Progress
 from protofed.experiment.spec import Experiment
+from protofed.study.pool import Progress as Grid
 
 
 class Watcher:
@@ -36,7 +37,8 @@ class Watcher:
         rounds, method = experiment.rounds, experiment.method.about.label
         self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
         after = f", going on after round {finished}" if finished else ""
-        self.say(f"{method} on {experiment.data.name} with {experiment.net} -> {folder}{after}")
+        nets = " and ".join(dict.fromkeys(experiment.nets))
+        self.say(f"{method} on {experiment.data.name} with {nets} -> {folder}{after}")
 
     def say(self, line: str) -> None:
         """One line beside the progress."""
@@ -57,6 +59,45 @@ class Watcher:
             self.bar.update(self.task, completed=progress.round, mean=mean, left=left)
         else:
             self.say(f"round {progress.round}/{progress.rounds}  {mean}  {left}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+
+class GridWatcher:
+    """Follows many runs: one bar for all with the time left, and a line for each that ends."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.bar = Bar(
+            TextColumn("runs {task.fields[runs]}  rounds"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=None, runs="", left="")
+
+    def say(self, line: str) -> None:
+        """One line beside the progress."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> GridWatcher:
+        self.bar.start()
+        return self
+
+    def __call__(self, now: Grid) -> None:
+        left = "" if now.seconds_left is None else f"{clock(now.seconds_left)} left"
+        runs = f"{now.runs}/{now.of_runs}"
+        self.bar.update(self.task, total=now.of_rounds, completed=now.rounds, runs=runs, left=left)
+        if now.news:
+            self.say(f"[{runs}] {now.news}  {left}".rstrip())
 
     def __exit__(
         self,

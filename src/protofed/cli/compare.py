@@ -1,0 +1,223 @@
+"""``protofed compare``, ``ablate`` and ``sweep``: grids of runs, and the table that they end in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from protofed.study.table import Comparison
+    from protofed.study.variants import Cell, Variant
+
+Words = Annotated[
+    list[str], typer.Argument(help="Methods, as fpl or fpl:tau=0.05,upcr=0.", show_default=False)
+]
+Name = Annotated[str, typer.Argument(help="Method, see `protofed methods`.")]
+Data = Annotated[str | None, typer.Option(help="Benchmark, see `protofed data list`.")]
+NetName = Annotated[str | None, typer.Option("--net", help="Net; default: the benchmark's.")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds; default 20.")]
+Spec = Annotated[Path | None, typer.Option(help="TOML file with what all runs share.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="section.field=value for all runs; repeatable.")
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds a method: 0, 1, 2, ...")]
+Baseline = Annotated[str | None, typer.Option(help="Row to compare with; default: the first.")]
+Score = Annotated[
+    Literal["last_five", "last"], typer.Option(help="Mean of the last five evaluations, or last.")
+]
+Workers = Annotated[int, typer.Option(min=0, help="Runs side by side; 0: one a core.")]
+Form = Annotated[
+    Literal["table", "markdown", "latex", "csv", "json"],
+    typer.Option("--format", help="What to print."),
+]
+Runs = Annotated[Path, typer.Option(help="Folder of the run folders.")]
+
+
+def compare(
+    methods: Words,
+    data: Data = None,
+    net: NetName = None,
+    rounds: Rounds = None,
+    spec: Spec = None,
+    assignments: Set = None,
+    seeds: Seeds = 1,
+    baseline: Baseline = None,
+    score: Score = "last_five",
+    workers: Workers = 0,
+    form: Form = "table",
+    runs: Runs = Path("runs"),
+) -> None:
+    """Run several methods with the same seeds, and set them side by side.
+
+    Finished runs are not repeated; after Ctrl-C the same command goes on.
+    """
+    from protofed.study.variants import named
+
+    shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
+    _play(named(methods, shared), seeds, baseline, score, workers, form, runs)
+
+
+def ablate(
+    method: Name,
+    data: Data = None,
+    net: NetName = None,
+    rounds: Rounds = None,
+    spec: Spec = None,
+    assignments: Set = None,
+    seeds: Seeds = 1,
+    score: Score = "last_five",
+    workers: Workers = 0,
+    form: Form = "table",
+    runs: Runs = Path("runs"),
+) -> None:
+    """Run a method without each of its parts, as its paper does."""
+    from protofed.study.variants import ablations
+
+    shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
+    rows = ablations(method, shared)
+    _play(rows, seeds, rows[-1].label, score, workers, form, runs)
+
+
+def sweep(
+    method: Name,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", help="section.field=a,b,c; several make all combinations."),
+    ] = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option("--search", help="section.field=low..high; searched on held-out images."),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Runs of a --search.")] = 20,
+    data: Data = None,
+    net: NetName = None,
+    rounds: Rounds = None,
+    spec: Spec = None,
+    assignments: Set = None,
+    seeds: Seeds = 1,
+    baseline: Baseline = None,
+    score: Score = "last_five",
+    workers: Workers = 0,
+    form: Form = "table",
+    runs: Runs = Path("runs"),
+) -> None:
+    """Run a method with every combination of some values, or search for good ones.
+
+    A --grid is scored on the test images, to show how sensitive a method is. A --search tunes, so
+    it never sees them: it is scored on a part of each client's own images.
+    """
+    from protofed.study.variants import grid as combinations
+
+    shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
+    if bool(grid) == bool(ranges):
+        raise typer.BadParameter("give either --grid or --search")
+    if ranges:
+        _search(method, ranges, trials, shared, score, runs)
+        return
+    _play(combinations(method, grid or [], shared), seeds, baseline, score, workers, form, runs)
+
+
+def _search(
+    method: str,
+    ranges: Sequence[str],
+    trials: int,
+    shared: dict[str, Any],
+    score: Literal["last_five", "last"],
+    runs: Path,
+) -> None:
+    """Print each trial as it ends, then the best one as flags."""
+    from protofed.study.search import axis, search
+
+    def play(cell: Cell) -> float:
+        from protofed.experiment.runner import run
+
+        return getattr(run(cell.experiment, cell.folder), score).mean or 0.0
+
+    best: tuple[float, str] = (-1.0, "")
+    for cell, found in search(method, [axis(text) for text in ranges], trials, shared, runs, play):
+        typer.echo(f"{found:6.2f}  {cell.label}  {cell.experiment.digest[:12]}")
+        best = max(best, (found, cell.label))
+    typer.echo(f"best on held-out images: {best[0]:.2f} with {best[1]}")
+
+
+def track(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)],
+    to: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("tensorboard"),
+) -> None:
+    """Write run folders as TensorBoard logs."""
+    from protofed.study.track import write
+
+    for folder in folders:
+        typer.echo(f"{folder}: {write(folder, to)} values -> {to / folder.name}")
+
+
+def _shared(
+    spec: Path | None, assignments: Sequence[str] | None, flags: dict[str, Any]
+) -> dict[str, Any]:
+    """What all runs have in common, as plain data."""
+    from protofed.cli.run import listed, raw_spec
+
+    flags["net"] = listed(flags["net"])
+    given = {field: value for field, value in flags.items() if value is not None}
+    return raw_spec(spec, list(assignments or []), given)[0]
+
+
+def _play(
+    variants: Sequence[Variant],
+    seeds: int,
+    baseline: str | None,
+    score: Literal["last_five", "last"],
+    workers: int,
+    form: str,
+    runs: Path,
+) -> None:
+    """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
+    from protofed.cli.show import GridWatcher
+    from protofed.core.errors import ProtofedError
+    from protofed.study.collect import check_comparable, read_record
+    from protofed.study.pool import cores, run_all
+    from protofed.study.table import compare as set_side_by_side
+    from protofed.study.variants import cells
+
+    grid = cells(variants, range(seeds), runs)
+    with GridWatcher() as watch:
+        try:
+            faults = run_all(grid, workers or cores(), watch)
+        except KeyboardInterrupt:
+            watch.say("stopped; the same command goes on")
+            raise typer.Exit(130) from None
+    done = [read_record(c.folder, c.label) for c in grid if c.folder not in faults]
+    if not done:
+        raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
+    notes = check_comparable(done, free=_free(variants))
+    notes += [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
+    _print(set_side_by_side(done, baseline, score, notes), form)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _free(variants: Sequence[Variant]) -> set[str]:
+    """The sections that the variants differ in by intention, and what goes with the method."""
+    from protofed.study.collect import APART
+
+    sections = {name for variant in variants for name in variant.raw}
+    first = variants[0].raw
+    differ = {n for n in sections if any(v.raw.get(n) != first.get(n) for v in variants)}
+    return {*APART, *differ}
+
+
+def _print(table: Comparison, form: str) -> None:
+    from protofed.cli.show import print_table
+    from protofed.study.formats import FORMATS, terminal
+
+    if form in FORMATS:
+        typer.echo(FORMATS[form](table), nl=False)
+        return
+    head, rows, notes = terminal(table)
+    print_table(head, rows)
+    typer.echo()
+    for note in notes:
+        typer.echo(note)

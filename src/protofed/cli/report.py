@@ -1,0 +1,85 @@
+"""``protofed report``: runs as one page, in a file or on this machine's own address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+DEFAULT = Path("report.html")
+Rule = Literal["last_five", "last"]
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, for example runs/*.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file; default: report.html.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The row that others are compared with; default: the first.")
+    ] = None,
+    rule: Annotated[
+        Rule, typer.Option(help="Scores: mean of the last five evaluations, or last round.")
+    ] = "last_five",
+    confusion: Annotated[
+        bool,
+        typer.Option("--confusion/--no-confusion", help="Confusion matrices; they need the data."),
+    ] = True,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the page on 127.0.0.1 while runs go on.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="For --watch; if taken, the next free one.")
+    ] = 8000,
+) -> None:
+    """Write one self-contained HTML page about run folders, for example runs/*.
+
+    It holds the table, the curves, domains, confusion matrices, bytes and seconds, the spec and how
+    to run it again. Runs on their way are shown as far as they are.
+    """
+    if watch and out:
+        raise typer.BadParameter("--watch shows the page and writes no file: leave -o out")
+    make = _maker(runs, baseline, rule, confusion, watch)
+    if not watch:
+        return _write(out or DEFAULT, make)
+    from protofed.report.runs import stamp
+    from protofed.report.serve import watch as serve
+
+    return serve(make, partial(stamp, runs), port, _say)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _maker(
+    folders: list[Path], baseline: str | None, rule: Rule, confusion: bool, watched: bool
+) -> Callable[[], str]:
+    """What makes the page from the folders as they are at that moment."""
+    from protofed.report.confusion import Confusions
+    from protofed.report.page import render
+    from protofed.report.runs import read_runs
+
+    confusions = Confusions(_say) if confusion else None
+
+    def make() -> str:
+        runs = read_runs(folders)
+        matrices = None if confusions is None else confusions.of(runs)
+        return render(runs, matrices, baseline, rule, watched)
+
+    return make
+
+
+def _write(out: Path, make: Callable[[], str]) -> None:
+    """Write the page and say how large it is; a place that cannot hold it is told first."""
+    from protofed.core.disk import write_whole
+    from protofed.core.errors import ProtofedError
+
+    if out.is_dir() or not out.parent.is_dir():
+        raise ProtofedError(f"-o {out}: name a file in a folder that is there")
+    page = make().encode()
+    write_whole(out, page)
+    typer.echo(f"wrote {out} ({len(page) // 1000} kB)")

@@ -1,0 +1,186 @@
+"""``protofed reproduce``: a paper's table, run again and laid beside the printed one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+if TYPE_CHECKING:
+    from protofed.recipes.play import Ready
+    from protofed.recipes.report import Report
+    from protofed.recipes.scale import Scale
+    from protofed.study.pool import Progress
+
+FORMATS = ("table", "markdown", "json")
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Recipe, see --list.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
+    scale: Annotated[
+        str,
+        typer.Option(help="smoke: only see it run; quick: fewer rounds, one seed; paper: all."),
+    ] = "smoke",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds; default: the scale's.")
+    ] = None,
+    part: Annotated[
+        list[str] | None, typer.Option(help="Only this part, e.g. office; repeatable.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: one a core.")
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs"),
+    form: Annotated[str, typer.Option("--format", help="table, markdown or json.")] = "table",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Run a table of a paper again and show ours beside the paper's.
+
+    Finished runs are read from their folders and interrupted ones go on, so the same command can
+    be given again at any time.
+    """
+    form = _one_of("--format", "json" if as_json else form, FORMATS)
+    if listed:
+        _print_list(form == "json")
+        return
+    if name is None:
+        raise typer.BadParameter("name a recipe; --list shows them")
+    from protofed.recipes.play import get_ready
+    from protofed.recipes.recipe import read_recipe
+    from protofed.study.pool import cores
+
+    ready = get_ready(read_recipe(name), _scale(scale), part or [], seeds, runs)
+    _print_report(_played(ready, workers or cores()), form)
+
+
+def _one_of(option: str, word: str, known: tuple[str, ...]) -> str:
+    if word not in known:
+        raise typer.BadParameter(f"{option} {word}: choose {', '.join(known)}")
+    return word
+
+
+def _scale(word: str) -> Scale:
+    from protofed.recipes.scale import Scale
+
+    known: tuple[Scale, ...] = get_args(Scale)
+    _one_of("--scale", word, known)
+    return next(scale for scale in known if scale == word)
+
+
+def _print_list(as_json: bool) -> None:
+    from protofed.cli.show import print_table
+    from protofed.recipes.listing import HEADS, listing
+
+    rows = listing()
+    if as_json:
+        typer.echo(json.dumps([row.plain() for row in rows], indent=2))
+        return
+    print_table(HEADS, [row.cells() for row in rows])
+    typer.echo()
+    typer.echo("times: rough estimates for one core; *: without parts whose images are not there")
+
+
+def _played(ready: Ready, workers: int) -> Report:
+    """Run with progress on stderr; Ctrl-C says how to go on."""
+    from protofed.recipes.play import play
+
+    with Follower() as follow:
+        for skipped, why in ready.skipped.items():
+            follow.say(f"{skipped}: skipped: {why}")
+        follow.say(_forecast(ready, workers))
+        try:
+            return play(ready, workers, follow)
+        except KeyboardInterrupt:
+            follow.say("stopped; the same command goes on from there")
+            raise typer.Exit(130) from None
+
+
+def _forecast(ready: Ready, workers: int) -> str:
+    """How many runs are to do and, but for smoke, about how long they take."""
+    from protofed.cli.show import clock
+    from protofed.recipes.play import unfinished
+    from protofed.recipes.scale import SCALES
+
+    left = len(unfinished(ready.cells))
+    todo = f"{ready.recipe.name} at scale {ready.scale}: {left} of {len(ready.cells)} runs to do"
+    if ready.scale == "smoke" or not left:
+        return f"{todo}; {SCALES[ready.scale]}"
+    seconds = clock(ready.seconds(workers))
+    return (
+        f"{todo}, about {seconds} with {workers} at a time: an estimate from a few batches of the "
+        f"first row; other methods may take twice as long"
+    )
+
+
+class Follower:
+    """Follows many runs: a bar of all their rounds, and a line for each that ends."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self.console = Console(stderr=True)
+        self.bar = Bar(
+            TextColumn("rounds"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=None, left="")
+
+    def say(self, line: str) -> None:
+        """One line beside the progress."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> Follower:
+        self.bar.start()
+        return self
+
+    def __call__(self, progress: Progress) -> None:
+        from protofed.cli.show import clock
+
+        seconds = progress.seconds_left
+        left = "" if seconds is None else f"{clock(seconds)} left"
+        self.bar.update(self.task, total=progress.of_rounds, completed=progress.rounds, left=left)
+        if progress.news:
+            self.say(f"{progress.news}  ({progress.runs}/{progress.of_runs} runs)  {left}".rstrip())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+
+def _print_report(report: Report, form: str) -> None:
+    from protofed.recipes.report import as_json, markdown
+
+    if form == "table":
+        _print_tables(report)
+    else:
+        text: str = {"markdown": markdown, "json": as_json}[form](report)
+        typer.echo(text, nl=False)
+
+
+def _print_tables(report: Report) -> None:
+    from protofed.cli.show import print_table
+    from protofed.recipes.report import body, footnotes, head, settings
+
+    typer.echo(report.title)
+    for part in report.parts:
+        typer.echo(f"\n{part.part}")
+        print_table(head(part), body(part))
+        typer.echo()
+        for note in [*footnotes(part), *settings(part.settings)]:
+            typer.echo(f"note: {note}")
+    for name, why in report.skipped.items():
+        typer.echo(f"\n{name}\nskipped: {why}")

@@ -1,0 +1,39 @@
+"""Figures from run folders, one module a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.figures.style import Options, settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {
+    "curves": "accuracy over rounds, a line a method; seeds become a band",
+    "domains": "accuracy on each domain: bars, or a radar from three domains on",
+    "ablation": "a bar for each variant of a method, and the baseline dashed",
+    "sensitivity": "accuracy over one hyperparameter that differs between the runs",
+    "heatmap": "accuracy over two hyperparameters that differ between the runs",
+    "partition": "how many images of each class each client holds",
+    "tsne": "the features of test images in a plane, by class or by domain",
+    "sphere": "the features of one domain's test images beside the unit sphere",
+    "margins": "how far each class lies from the others, by shared vectors",
+    "prototypes": "the clients' prototypes in a plane, and ways to sum them up",
+    "gradcam": "where in an image a model looks",
+}
+
+
+def draw(kind: str, runs: Sequence[Path], options: Options) -> Figure:
+    """A figure of some runs; the module of its kind draws it."""
+    known_name("kind of figure", kind, KINDS)
+    if not runs:
+        raise ProtofedError(f"{kind}: no runs given\nname one or more run folders")
+    module = import_module(f"{__name__}.{kind}")
+    with settings():
+        figure: Figure = module.draw(runs, options)
+    return figure

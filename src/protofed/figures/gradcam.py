@@ -1,0 +1,106 @@
+"""Where models look: some test images, and under them a row of Grad-CAM heat maps for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from protofed.core.errors import ProtofedError
+from protofed.core.rng import rng
+from protofed.core.site import Dataset
+from protofed.core.threads import torch_threads
+from protofed.figures.saliency import Seen, grad_cam
+from protofed.figures.style import COLOURS, PALETTE, Options, new_figure
+from protofed.figures.trained import Chosen, names, one_round, only_domain, open_all, speaker
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from protofed.experiment.opened import Opened
+
+PANEL = 1.25  # inches
+RIGHT, WRONG = PALETTE[0], PALETTE[1]
+VEIL = 0.6  # how much the heat covers the image below it
+
+
+class Picture(NamedTuple):
+    """One test image and where it is from."""
+
+    domain: str
+    data: Dataset  # of one row
+
+    @property
+    def label(self) -> int:
+        """Its class."""
+        return int(self.data.labels[0])
+
+
+def draw(runs: Sequence[Path], options: Options) -> Figure:
+    """The heat of the class that each run predicts, with that class and its probability."""
+    options.only("gradcam", "rounds", "domain", "images", "seed")
+    opened = open_all(runs, one_round("gradcam", options))
+    pictures = in_turn(
+        only_domain("gradcam", opened[0], options.domain), options.images, options.seed
+    )
+    classes = opened[0].federation.benchmark.classes
+    figure = new_figure(PANEL * len(pictures) + 1.2, (PANEL + 0.25) * (len(runs) + 1) + 0.2)
+    panels = figure.subplots(len(runs) + 1, len(pictures), squeeze=False)
+    for axes, picture in zip(panels[0], pictures, strict=True):
+        _image(axes, picture)
+        axes.set_title(f"{picture.domain}\nclass {classes[picture.label]}")
+    for row, label, run in zip(panels[1:], names(runs, opened), opened, strict=True):
+        for axes, picture in zip(row, pictures, strict=True):
+            _heat(axes, picture, seen_by(run, picture), classes)
+        row[0].set_ylabel("\n".join(filter(None, [label, f"round {run.round}", speaker(run)])))
+    panels[0, 0].set_ylabel("image")
+    scale = figure.colorbar(panels[1, 0].images[-1], ax=panels[1:], ticks=[0, 1], aspect=40)
+    scale.set_ticklabels(["least", "most"])
+    return figure
+
+
+def in_turn(tests: Chosen, count: int, seed: int) -> list[Picture]:
+    """So many random images (or all there are), from each domain in turn."""
+    if count < 1:
+        raise ProtofedError(f"gradcam: images is {count}, but must be 1 or more")
+    queues = {
+        name: torch.randperm(len(test), generator=rng("figure", seed, "Grad-CAM", name))
+        for name, test in tests.items()
+    }
+    rounds = range(max(map(len, queues.values())))
+    order = [(name, at) for at in rounds for name in tests if at < len(queues[name])]
+    return [
+        Picture(name, tests[name].rows(queues[name][at : at + 1])) for name, at in order[:count]
+    ]
+
+
+def seen_by(run: Opened, picture: Picture) -> Seen:
+    """What a run's model says about one image, and where it looked."""
+    site, model = run.model()
+    with torch_threads(run.experiment.threads):
+        return grad_cam(site.net, model, site.pixels.test(picture.data.images))
+
+
+def _image(axes: Axes, picture: Picture) -> None:
+    """The stored image [side, side, 1 or 3] as it is."""
+    axes.imshow(picture.data.images[0].squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=255)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def _heat(axes: Axes, picture: Picture, seen: Seen, classes: Sequence[str]) -> None:
+    """A heat map over its image; below, what was predicted, and whether that is right."""
+    _image(axes, picture)
+    axes.images[0].set_data(picture.data.images[0].float().mean(-1).numpy())  # colours would mix
+    axes.images[0].set_clim(-255, 255)  # and black would darken the heat
+    axes.imshow(seen.heat[0].numpy(), cmap=COLOURS, vmin=0, vmax=1, alpha=VEIL)
+    if not seen.heat.any():
+        axes.text(0.5, 0.06, "no heat", color="white", ha="center", transform=axes.transAxes)
+    chance, predicted = (value.item() for value in seen.chances[0].max(0))
+    right = predicted == picture.label
+    told = f"{classes[int(predicted)]}: {chance:.0%} {'✓' if right else '✗'}"
+    axes.set_xlabel(told, color=RIGHT if right else WRONG)

@@ -1,0 +1,83 @@
+"""Who holds what: the images of each class at each client, grouped by domain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.data.catalog import BENCHMARKS
+from protofed.data.parts import PartRecord
+from protofed.experiment.parse import experiment_from, read_spec
+from protofed.experiment.spec import Experiment
+from protofed.figures.fields import show
+from protofed.figures.style import BLACK, COUNTS, Options, new_figure, title, write_cells
+
+MOST_NUMBERS = 400  # cells that still have room for a number
+MOST_NAMES = 40  # clients or classes that are named one by one
+
+
+def draw(runs: Sequence[Path], options: Options) -> Figure:
+    """Clients x classes from partition.json; the run need not be finished."""
+    options.only("partition", "domain")
+    if len(runs) != 1:
+        raise ProtofedError(f"partition: shows one run, {len(runs)} were given")
+    experiment = experiment_from(read_spec(runs[0] / "spec.json"), str(runs[0] / "spec.json"))
+    parts = _parts(runs[0] / "partition.json")
+    if options.domain is not None:
+        known_name("domain with clients", options.domain, dict.fromkeys(p["domain"] for p in parts))
+        parts = [part for part in parts if part["domain"] == options.domain]
+    classes = BENCHMARKS[experiment.data.name].classes
+    counts = np.array([[part["held"].get(name, 0) for name in classes] for part in parts])
+    figure = new_figure(2.4 + min(8.0, 0.36 * len(classes)), 1.5 + min(8.0, 0.24 * len(parts)))
+    axes = figure.add_subplot()
+    image = axes.imshow(counts, cmap=COUNTS, aspect="auto", vmin=0)
+    figure.colorbar(image, ax=axes, label="images")
+    if counts.size <= MOST_NUMBERS:
+        write_cells(image, counts, lambda count: str(count or ""))
+    _names(axes, parts, classes)
+    title(axes, _heading(experiment))
+    return figure
+
+
+def _parts(file: Path) -> list[PartRecord]:
+    """The parts that a run recorded, in the order of clients."""
+    try:
+        parts: list[PartRecord] = json.loads(file.read_text(encoding="utf-8"))
+        return sorted(parts, key=lambda part: part["client"])
+    except (OSError, ValueError, TypeError, KeyError) as fault:
+        raise ProtofedError(f"{file} cannot be read: {fault}\nis this a run folder?") from fault
+
+
+def _names(axes: Axes, parts: Sequence[PartRecord], classes: Sequence[str]) -> None:
+    """Classes below, clients with their number of images to the left, lines between domains."""
+    if len(classes) <= MOST_NAMES:
+        turned = sum(map(len, classes)) > 40
+        axes.set_xticks(range(len(classes)), classes, rotation=90 if turned else 0)
+    axes.set_xlabel("class")
+    names = [f"{part['domain']} {part['client']} ({sum(part['held'].values())})" for part in parts]
+    homes = [part["domain"] for part in parts]
+    starts = [place for place, home in enumerate(homes) if home not in homes[:place]]
+    if len(parts) <= MOST_NAMES:
+        axes.set_yticks(range(len(parts)), names)
+        axes.set_ylabel("client (images)")
+    else:
+        ends = [*starts[1:], len(parts)]
+        middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
+        axes.set_yticks(middles, [homes[start] for start in starts])
+        axes.set_ylabel(f"{len(parts)} clients")
+    axes.tick_params(length=0)
+    for start in starts[1:]:
+        axes.axhline(start - 0.5, color=BLACK, linewidth=1.2)
+
+
+def _heading(experiment: Experiment) -> str:
+    rule = {k: v for k, v in experiment.plain()["partition"].items() if k != "clients"}
+    kind = rule.pop("kind")
+    known = ", ".join(f"{name}={show(v)}" for name, v in rule.items() if v)
+    return f"{experiment.data.name}, {kind}{f' ({known})' if known else ''}"

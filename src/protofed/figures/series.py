@@ -1,0 +1,139 @@
+"""Runs read for one figure: checked that they may stand side by side, and grouped into series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.core.method import AnyMethod
+from protofed.experiment.evaluate import Scores
+from protofed.figures.fields import differing, setting
+from protofed.figures.style import Options
+from protofed.methods.fedavg import FedAvg
+from protofed.study.collect import APART, Record, check_comparable, read_record
+from protofed.study.stats import Spread
+
+
+class Series(NamedTuple):
+    """Runs that differ in their seed alone, under the name that a figure shows."""
+
+    label: str
+    records: tuple[Record, ...]  # one a seed, in the order of seeds
+
+    @property
+    def method(self) -> AnyMethod:
+        """The method of all its runs."""
+        return self.records[0].experiment.method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs."""
+        return tuple(record.seed for record in self.records)
+
+
+def read(runs: Sequence[Path]) -> list[Record]:
+    """The records of some finished runs, each experiment once."""
+    if not runs:
+        raise ProtofedError("no runs given\nname one or more run folders")
+    records = [read_record(folder) for folder in runs]
+    seen: dict[str, Record] = {}
+    for record in records:
+        twin = seen.setdefault(record.result.digest, record)
+        if twin is not record:
+            two = f"{twin.result.folder} and {record.result.folder}"
+            raise ProtofedError(f"{two} hold the same run: name one of them")
+    return records
+
+
+def compared(runs: Sequence[Path]) -> tuple[list[Series], list[str]]:
+    """One series a method and setting, in the order of the runs; and what to note under them."""
+    records = read(runs)
+    notes = comparable(records)
+    series = grouped(records)
+    return series, [*uneven(series), *notes]
+
+
+def comparable(records: Sequence[Record], free: Sequence[str] = ()) -> list[str]:
+    """Refuse runs that may not stand together; `free` are sections that may differ besides."""
+    # under one label no seed is missing: what tables say of missing ones does not fit figures
+    return check_comparable([record._replace(label="") for record in records], (*APART, *free))
+
+
+def by_method(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records by their method's label, in the order of the runs."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.experiment.method.about.label, []).append(record)
+    return found
+
+
+def grouped(records: Sequence[Record]) -> list[Series]:
+    """The records by method and setting; the setting is named where a method has several."""
+    methods = by_method(records)
+    paths = {label: differing(group) for label, group in methods.items()}
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        label = record.experiment.method.about.label
+        words = setting(record, paths[label])
+        found.setdefault(f"{label} ({words})" if words else label, []).append(record)
+    ordered = {label: sorted(group, key=lambda r: r.seed) for label, group in found.items()}
+    return [Series(label, tuple(group)) for label, group in ordered.items()]
+
+
+def uneven(series: Sequence[Series]) -> list[str]:
+    """A line for the series that lack the same of the seeds that others have."""
+    every = {seed for one in series for seed in one.seeds}
+    lacking: dict[str, list[str]] = {}
+    for one in series:
+        if set(one.seeds) != every:
+            lacking.setdefault(", ".join(map(str, one.seeds)), []).append(one.label)
+    return [f"only seed {seeds}: {', '.join(labels)}" for seeds, labels in lacking.items()]
+
+
+def baseline_first(series: Sequence[Series]) -> list[Series]:
+    """The same series, FedAvg ahead, of which all other methods are changes."""
+    return sorted(series, key=lambda one: not isinstance(one.method, FedAvg))
+
+
+def accuracy(record: Record, scores: Scores, domain: str | None) -> float:
+    """The mean over domains, or one domain's score; a run without it is refused."""
+    if domain is not None:
+        known_name("domain", domain, scores.domains)
+    found = scores.mean if domain is None else scores.domains[domain]
+    if found is None:
+        where = "no domain has" if domain is None else f"{domain} has no"
+        raise ProtofedError(f"{record.result.folder}: {where} test images, so there is no score")
+    return found
+
+
+def scores_of(record: Record, options: Options) -> Scores:
+    """A run's scores by the rule that was asked for."""
+    return record.result.last_five if options.rule == "last_five" else record.result.last
+
+
+def reached(records: Sequence[Record], options: Options) -> Spread:
+    """The accuracy of runs that differ in their seed: mean and standard deviation."""
+    return Spread.of([accuracy(r, scores_of(r, options), options.domain) for r in records])
+
+
+def bars_of(spreads: Sequence[Spread]) -> list[float] | None:
+    """The error bars of some spreads: none for a single seed, which has no deviation."""
+    stds = [math.nan if spread.std is None else spread.std for spread in spreads]
+    return None if all(map(math.isnan, stds)) else stds
+
+
+def axis_label(options: Options) -> str:
+    """What the numbers of a figure are."""
+    return f"accuracy on {options.domain} (%)" if options.domain else "mean accuracy (%)"
+
+
+def heading(records: Sequence[Record], rule: str = "", spread: str = "") -> str:
+    """Benchmark, rule and seeds behind a figure; `spread` says how seeds are shown."""
+    first = records[0]
+    count = len({record.seed for record in records})
+    how = [first.result.rules[rule]] if rule else []
+    seeds = [f"{count} seeds{spread}"] if count > 1 else []
+    return ", ".join([first.experiment.data.name, *how, *seeds])

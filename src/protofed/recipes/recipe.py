@@ -1,0 +1,166 @@
+"""A recipe: one table of a paper as experiments, every value under the name of its source."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.experiment.parse import Raw
+
+Source = Literal["paper", "public_code", "our_choice"]
+SOURCES: dict[Source, str] = {
+    "paper": "paper",
+    "public_code": "public code",
+    "our_choice": "our choice",
+}
+
+
+class Value(NamedTuple):
+    """A value and where it comes from."""
+
+    value: Any
+    source: Source
+
+
+Values = dict[str, Value]  # by dotted name, as on the command line: training.lr
+
+
+class Sourced(BaseModel):
+    """Fields of a spec or of a method, in one table for each source; none stands in two."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    paper: Raw = Field(default_factory=dict)
+    public_code: Raw = Field(default_factory=dict)
+    our_choice: Raw = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        names = [name for source in SOURCES for name, _ in leaves(getattr(self, source))]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two sources for {', '.join(twice)}")
+        return self
+
+    def values(self) -> Values:
+        """Every value with its source."""
+        return {
+            name: Value(value, source)
+            for source in SOURCES
+            for name, value in leaves(getattr(self, source))
+        }
+
+
+class Row(Sourced):
+    """One row: the paper's label, our method, and the fields that are not left to its defaults."""
+
+    label: str
+    method: str
+
+
+class Part(Sourced):
+    """A part of a table: one benchmark, with the columns that show it and what differs there."""
+
+    name: str
+    benchmark: str
+    columns: dict[str, str]  # the paper's name -> our domain
+    images: int | None = None  # that all clients together train on in an epoch; for estimates
+    rows: dict[str, Sourced] = Field(default_factory=dict)  # fields of some rows in this part
+    differences: tuple[str, ...] = ()  # known reasons for other numbers than the paper's
+
+
+class Recipe(Sourced):
+    """A table: settings of all parts, its rows, its parts."""
+
+    name: str
+    baseline: str  # the label of the row that differences are taken to
+    differences: tuple[str, ...] = ()
+    rows: tuple[Row, ...]
+    parts: tuple[Part, ...]
+
+    @model_validator(mode="after")
+    def _labels_are_known(self) -> Self:
+        labels = [row.label for row in self.rows]
+        for label in (self.baseline, *(label for part in self.parts for label in part.rows)):
+            known_name(f"row of {self.name}", label, labels)
+        return self
+
+    def part(self, name: str) -> Part:
+        """The part with a name; one that does not exist is refused with those that do."""
+        names = [part.name for part in self.parts]
+        return self.parts[names.index(known_name(f"part of {self.name}", name, names))]
+
+    def settings(self, part: Part) -> Values:
+        """The values of a part, the method's apart; what the part says goes before the recipe."""
+        own = {
+            "data.name": Value(part.benchmark, "paper"),
+            "data.domains": Value(list(part.columns.values()), "paper"),
+        }
+        return {**self.values(), **part.values(), **own}
+
+    def fields(self, part: Part, row: Row) -> Values:
+        """The values of a row's method in a part."""
+        here = part.rows.get(row.label, Sourced())
+        return {**row.values(), **here.values()}
+
+    def raw(self, part: Part, row: Row) -> Raw:
+        """The experiment behind a row, and its scoring, as plain data."""
+        method = nested(self.fields(part, row))
+        return {**nested(self.settings(part)), "method": {"name": row.method, **method}}
+
+
+def leaves(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by dotted name."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def nested(values: Values) -> Raw:
+    """Values by dotted name as nested tables."""
+    tables: Raw = {}
+    for name, (value, _) in values.items():
+        *path, last = name.split(".")
+        table = tables
+        for key in path:
+            table = table.setdefault(key, {})
+        table[last] = value
+    return tables
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The recipes there are, in alphabetical order."""
+    return tuple(
+        sorted(
+            file.name.removesuffix(".toml")
+            for file in files(__package__).iterdir()
+            if file.name.endswith(".toml")
+        )
+    )
+
+
+def read_recipe(name: str) -> Recipe:
+    """The recipe with a name; one that does not exist is refused with those that do."""
+    file = files(__package__) / f"{known_name('recipe', name, names())}.toml"
+    return recipe_from(name, tomllib.loads(file.read_text(encoding="utf-8")))
+
+
+def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
+    """Check plain data; every fault is told with the recipe's name."""
+    try:
+        return Recipe.model_validate({**table, "name": name})
+    except ValidationError as fault:
+        lines = [
+            f"recipe {name}: {'.'.join(map(str, error['loc'])) or 'as a whole'}: {error['msg']}"
+            for error in fault.errors()
+        ]
+        raise ProtofedError("\n".join(lines)) from fault

@@ -1,0 +1,116 @@
+"""A reproduced table as text: for the terminal, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from protofed.recipes.beside import Beside, Line
+from protofed.recipes.papers import PrintedTable
+from protofed.recipes.recipe import SOURCES, Values
+from protofed.study.formats import cell, gap
+
+Cells = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table of a paper, as far as it could be run."""
+
+    name: str
+    table: PrintedTable
+    parts: tuple[Beside, ...]
+    skipped: dict[str, str]  # parts that did not run, and why
+
+    @property
+    def title(self) -> str:
+        """Whose table it is, and what it shows."""
+        return f"{self.table.paper} ({self.table.venue}), {self.table.table}: {self.table.caption}"
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        return {
+            "name": self.name,
+            **self.table.model_dump(include={"paper", "venue", "table", "caption"}),
+            "parts": [part.plain() for part in self.parts],
+            "skipped": self.skipped,
+        }
+
+
+def head(part: Beside) -> list[str]:
+    """The heads of a part's columns."""
+    compared = ["same sign"] if part.comparable else []
+    return ["method", "", *part.columns, f"to {part.baseline}", *compared]
+
+
+def body(part: Beside) -> Cells:
+    """A part's rows: ours, the paper's and, where it means something, the difference."""
+    return [row for line in part.lines for row in _three(part, line)]
+
+
+def _three(part: Beside, line: Line) -> Cells:
+    last = part.columns[-1]
+    theirs = [f"{line.paper[c]:.2f}" for c in part.columns]
+    if line.paper_std is not None:
+        theirs[part.columns.index(last)] += f" ± {line.paper_std:.2f}"
+    rows = [
+        [line.label, "ours", *(cell(line.ours[c]) for c in part.columns), gap(line.our_delta)],
+        ["", "paper", *theirs, _signed(line.paper_delta, "")],
+    ]
+    if not part.comparable:
+        return rows
+    gaps = [_signed(line.difference(c), "-") for c in part.columns]
+    agrees = {None: "", True: "yes", False: "no"}[line.agrees]
+    return [[*rows[0], ""], [*rows[1], ""], ["", "difference", *gaps, "", agrees]]
+
+
+def _signed(value: float | None, none: str) -> str:
+    return none if value is None else f"{value:+.2f}"
+
+
+def footnotes(part: Beside) -> list[str]:
+    """What must stand under a part, the scale first."""
+    seeds = f"{len(part.seeds)} seed{'s' * (len(part.seeds) > 1)}"
+    rounds = f"{part.rounds} round{'s' * (part.rounds > 1)}"
+    rule = f"ours: accuracy in %, {part.rule} of {rounds}, {seeds}; to {part.baseline}: of averages"
+    runs = "; ".join(f"{line.label} {' '.join(line.digests)}" for line in part.lines)
+    return [f"scale {part.scale}: {part.notes[0]}", rule, *part.notes[1:], f"runs: {runs}"]
+
+
+def settings(values: Values) -> list[str]:
+    """One line for each source: the values that come from it."""
+    lines = []
+    for source, name in SOURCES.items():
+        mine = [f"{key} {value}" for key, (value, whose) in values.items() if whose == source]
+        if mine:
+            lines.append(f"recipe, {name}: {', '.join(mine)}")
+    return lines
+
+
+def markdown(report: Report) -> str:
+    """The whole report: a table and its notes for each part, then its settings by source."""
+    blocks = [f"## {report.title}"]
+    for part in report.parts:
+        rows = [head(part), ["---"] * len(head(part)), *body(part)]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        blocks += [f"### {part.part}", table, _listed(footnotes(part)), *_sources(part)]
+    blocks += [f"### {name}\n\nskipped: {why}" for name, why in report.skipped.items()]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _sources(part: Beside) -> list[str]:
+    fields = {
+        f"{label}: {n}": v for label, values in part.fields.items() for n, v in values.items()
+    }
+    lead = "Settings; what a method is not given here is its default, our choice:"
+    return [lead, _listed(settings({**part.settings, **fields}))]
+
+
+def _listed(lines: list[str]) -> str:
+    return "\n".join(f"- {' '.join(line.split())}" for line in lines)
+
+
+def as_json(report: Report) -> str:
+    """All there is, as JSON."""
+    return json.dumps(report.plain(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"

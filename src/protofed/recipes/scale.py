@@ -1,0 +1,93 @@
+"""A recipe at a scale: as the paper has it, with fewer rounds, or only to see that it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, cast
+
+from protofed.core.errors import ProtofedError
+from protofed.data.catalog import BENCHMARKS, load
+from protofed.data.digits_mini import DOMAINS
+from protofed.experiment.parse import Raw
+from protofed.methods import METHODS
+from protofed.recipes.recipe import Part, Recipe, Row, nested
+from protofed.study.table import Rule
+from protofed.study.variants import Cell, Variant, cells
+
+Scale = Literal["smoke", "quick", "paper"]
+SCALES: dict[Scale, str] = {
+    "smoke": "NOT COMPARABLE with the paper: a few images of digits-mini, two rounds, a small net; "
+    "it shows only that every row runs",
+    "quick": "fewer rounds than in the paper and one seed: scores are lower, differences uncertain",
+    "paper": "the recipe as it is",
+}
+SMOKE_NET = "moon-cnn"  # the smallest
+SMOKE_CLIENTS = 4
+
+
+class Plan(NamedTuple):
+    """What is to run for a part, and how its scores are read."""
+
+    part: Part
+    cells: tuple[Cell, ...]
+    columns: dict[str, str]  # the paper's name -> the domain at this scale
+    rule: Rule
+
+
+def plan(recipe: Recipe, part: Part, scale: Scale, seeds: int | None, runs: Path) -> Plan:
+    """The runs of a part; `seeds` counts them, the recipe's number if None."""
+    scoring = nested(recipe.settings(part))["scoring"]
+    count = seeds or (scoring["seeds"] if scale == "paper" else 1)
+    variants = [
+        Variant(row.label, _spec(recipe, part, row, scale, scoring["quick_rounds"]))
+        for row in recipe.rows
+    ]
+    columns = dict(zip(part.columns, DOMAINS, strict=False)) if scale == "smoke" else part.columns
+    made = tuple(cells(variants, range(count), runs))
+    return Plan(part, made, columns, cast(Rule, scoring["rule"]))
+
+
+def _spec(recipe: Recipe, part: Part, row: Row, scale: Scale, quick_rounds: int) -> Raw:
+    """The experiment of a row as plain data."""
+    raw = recipe.raw(part, row)
+    del raw["scoring"]
+    if scale == "quick":
+        return {**raw, "rounds": min(quick_rounds, raw["rounds"])}
+    return raw if scale == "paper" else _smoke(raw)
+
+
+def _smoke(raw: Raw) -> Raw:
+    """The same method on next to nothing; equal rows of different parts become one run."""
+    domains = DOMAINS[: len(raw["data"]["domains"])]
+    method = dict(raw["method"])
+    if "server_epochs" in {field.name for field in dataclasses.fields(METHODS[method["name"]])}:
+        method["server_epochs"] = 2  # of hundreds
+    return {
+        "data": {"name": "digits-mini", "domains": list(domains), "side": 16},
+        "method": method,
+        # Different nets must go together, so they stay as they are.
+        "net": raw["net"] if isinstance(raw["net"], list) else SMOKE_NET,
+        "partition": {"kind": "shares", "clients": SMOKE_CLIENTS, "samples": 12},
+        "training": {**raw["training"], "epochs": 1, "batch": 8},
+        "rounds": 2,  # prototypes act from the second on
+    }
+
+
+def lacking(part: Part, scale: Scale) -> str:
+    """Why a part cannot run, or nothing."""
+    if part.benchmark not in BENCHMARKS:
+        return f"the images of {part.benchmark} cannot be had in protofed yet"
+    if scale == "smoke":
+        return ""
+    try:
+        load(part.benchmark, tuple(part.columns.values()))
+    except ProtofedError as fault:
+        return str(fault)
+    return ""
+
+
+def chosen(recipe: Recipe, names: Sequence[str]) -> list[Part]:
+    """The named parts of a recipe, or all."""
+    return [recipe.part(name) for name in names] or list(recipe.parts)

@@ -1,0 +1,204 @@
+"""Small SVG drawings as text; they stretch with the page while their letters keep their size."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+COLOURS = 8  # in the style sheet, told apart by dashes when they repeat
+DASHES = ("", "7 4", "2 4", "10 3 2 3")
+MOST_POINTS = 120  # of a curve; more than a screen shows
+
+
+class Point(NamedTuple):
+    """The score after a round: the mean over seeds, the lowest and the highest seed."""
+
+    round: int
+    mean: float
+    low: float
+    high: float
+
+
+class Line(NamedTuple):
+    """One curve; `slot` chooses its colour, a thin one is of a run on its way."""
+
+    label: str
+    slot: int
+    points: list[Point]
+    thin: bool = False
+
+
+class Frame(NamedTuple):
+    """What a chart's edges stand for."""
+
+    first: int  # round at the left
+    last: int  # round at the right
+    low: float  # per cent at the bottom
+    high: float  # per cent at the top
+
+    def x(self, number: int) -> str:
+        """A round's place, in per cent of the width."""
+        reach = self.last - self.first
+        return number_text(100 * (number - self.first) / reach if reach else 50.0)
+
+    def y(self, value: float) -> str:
+        """A score's place, in per cent of the height from the top."""
+        return number_text(100 * (self.high - value) / (self.high - self.low))
+
+
+def number_text(value: float) -> str:
+    """At most two decimals and no needless zeros: a small page."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def tag(name: str, *inner: str, **attributes: object) -> Markup:
+    """An element; text and attributes are escaped, ``class_`` and ``stroke_width`` as in SVG."""
+    words = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
+        for key, value in attributes.items()
+    )
+    opened = Markup("<") + name + words + Markup(">")
+    return opened + Markup("").join(inner) + Markup("</") + name + Markup(">")
+
+
+def colour(slot: int) -> str:
+    """The class that gives a line, a bar or a swatch its colour."""
+    return f"c{slot % COLOURS}"
+
+
+def _dash(slot: int) -> str:
+    return DASHES[slot // COLOURS % len(DASHES) if slot >= COLOURS else slot % len(DASHES)]
+
+
+def frame(lines: Iterable[Line], last: int) -> Frame:
+    """Edges that hold all curves, at tens of per cent."""
+    points = [point for line in lines for point in line.points]
+    low = 10 * math.floor(min((p.low for p in points), default=0) / 10)
+    high = 10 * math.ceil(max((p.high for p in points), default=100) / 10)
+    low, high = (max(0, low - 10), high) if high - low < 20 else (low, high)
+    first = min((p.round for p in points), default=1)
+    return Frame(first, max(last, first), low, high if high > low else low + 10)
+
+
+def curves(lines: Sequence[Line], edges: Frame, alt: str) -> Markup:
+    """Scores over rounds; `alt` says in words what it shows."""
+    thinned = [line._replace(points=_thinned(line.points)) for line in lines]
+    body = [*(_band(line, edges) for line in thinned), *(_curve(line, edges) for line in thinned)]
+    plot = tag(
+        "svg",
+        *body,
+        viewBox="0 0 100 100",
+        preserveAspectRatio="none",
+        width="100%",
+        height="100%",
+        overflow="visible",
+    )
+    drawing = tag("svg", *_grid(edges), plot, class_="plot", role="img", aria_label=alt)
+    told = [[line.label, colour(line.slot), [p[:2] for p in line.points]] for line in thinned]
+    data = json.dumps([*edges, told], separators=(",", ":"))
+    return tag("div", drawing, class_="chart", data_curves=data)
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    """Evenly chosen points, the last one among them, with two decimals."""
+    step = max(1, math.ceil(len(points) / MOST_POINTS))
+    chosen = points[::-1][::step][::-1]
+    return [Point(p.round, *(round(value, 2) for value in p[1:])) for p in chosen]
+
+
+def _band(line: Line, edges: Frame) -> Markup:
+    if all(p.low == p.high for p in line.points):
+        return Markup("")
+    upper = [f"{edges.x(p.round)},{edges.y(p.high)}" for p in line.points]
+    lower = [f"{edges.x(p.round)},{edges.y(p.low)}" for p in reversed(line.points)]
+    return tag("polygon", class_=f"band {colour(line.slot)}", points=" ".join(upper + lower))
+
+
+def _curve(line: Line, edges: Frame) -> Markup:
+    """The line, and a dot on its end."""
+    if not line.points:
+        return Markup("")
+    kind = f"curve {colour(line.slot)}{' thin' * line.thin}"
+    places = [f"{edges.x(p.round)},{edges.y(p.mean)}" for p in line.points]
+    dash = {"stroke_dasharray": _dash(line.slot)} if _dash(line.slot) else {}
+    path = tag("polyline", class_=kind, points=" ".join(places), **dash)
+    x, y = places[-1].split(",")
+    return path + tag("path", class_=f"dot {colour(line.slot)}", d=f"M{x} {y}h0")
+
+
+def _grid(edges: Frame) -> list[Markup]:
+    """Lines and numbers at steps that people count in."""
+    drawn = []
+    for value in ticks(edges.low, edges.high, 5):
+        y = f"{edges.y(value)}%"
+        drawn.append(tag("line", class_="grid", x1="0", x2="100%", y1=y, y2=y))
+        drawn.append(tag("text", f"{value:g}", class_="tick y", x="0", y=y, dx="-8", dy="4"))
+    counted = [v for v in ticks(edges.first, edges.last, 6) if v > edges.first]
+    for value in [edges.first, *counted]:
+        x = f"{edges.x(int(value))}%"
+        drawn.append(tag("text", f"{value:g}", class_="tick x", x=x, y="100%", dy="18"))
+    return drawn
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most about `most` whole numbers from low to high, at steps of 1, 2 or 5 times ten."""
+    reach = max(high - low, 1)
+    power = 10 ** math.floor(math.log10(max(reach / most, 1)))
+    step = next(power * n for n in (1, 2, 5, 10) if reach / (power * n) <= most)
+    first = math.ceil(low / step) * step
+    return [first + step * n for n in range(math.floor((high - first) / step) + 1)]
+
+
+def bar(value: float, slot: int, whisker: float | None = None) -> Markup:
+    """A bar from 0 to `value` of 100, with a line from one standard deviation below to above."""
+    drawn = [tag("rect", class_=colour(slot), width=number_text(value), height="10")]
+    if whisker:
+        ends = (max(0.0, value - whisker), min(100.0, value + whisker))
+        left, right = (number_text(end) for end in ends)
+        drawn.append(tag("path", class_="whisker", d=f"M{left} 5H{right}"))
+    return _strip(drawn)
+
+
+def stack(parts: Mapping[str, float], slots: Mapping[str, int], longest: float) -> Markup:
+    """Parts laid end to end; `longest` is the whole width."""
+    drawn, at = [], 0.0
+    for name, value in parts.items():
+        width = 100 * value / longest if longest else 0.0
+        drawn.append(
+            tag(
+                "rect",
+                tag("title", f"{name}: {value:,.0f} bytes"),
+                class_=colour(slots[name]),
+                x=number_text(at),
+                width=number_text(width),
+                height="10",
+            )
+        )
+        at += width
+    return _strip(drawn)
+
+
+def _strip(drawn: Sequence[Markup]) -> Markup:
+    """Bars whose numbers stand beside them as text, so that readers aloud may skip the drawing."""
+    return tag(
+        "svg",
+        *drawn,
+        class_="bar",
+        viewBox="0 0 100 10",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )
+
+
+def swatch(slot: int, line: bool = True) -> Markup:
+    """The sign of a colour in a legend: a piece of its line, or a square."""
+    if not line:
+        square = tag("rect", class_=colour(slot), width="14", height="12", y="1", rx="2")
+        return tag("svg", square, class_="swatch", width="14", height="14", aria_hidden="true")
+    dash = {"stroke_dasharray": _dash(slot)} if _dash(slot) else {}
+    piece = tag("path", class_=f"curve {colour(slot)}", d="M0 7h28", **dash)
+    return tag("svg", piece, class_="swatch", width="28", height="14", aria_hidden="true")

@@ -1,0 +1,178 @@
+"""What is taken for what: each run's last model on each domain's test images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from protofed.core.errors import ProtofedError
+from protofed.report.charts import number_text, tag
+from protofed.report.runs import Run
+
+LEVELS = 8  # of colour
+MOST_NAMED = 20  # classes with names along the edges
+MOST_NUMBERED = 12  # classes with a number in each cell
+LONGEST_NAME = 10  # letters along the edges
+MOST_MISTAKES = 3  # told in words
+
+Counts = list[list[int]]  # [C, C] true class by answer
+
+
+class Matrix(NamedTuple):
+    """The answers on one domain's test set."""
+
+    domain: str
+    counts: Counts
+
+
+class Confusion(NamedTuple):
+    """The answers of one run's last model, or why there are none."""
+
+    classes: tuple[str, ...]
+    matrices: tuple[Matrix, ...]
+    who: str  # whose model answered, where that is not plain
+    fault: str = ""
+
+
+class Confusions:
+    """The confusions of finished runs, each made once, also if its page is made many times."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say = say
+        self.made: dict[tuple[Path, str], Confusion] = {}
+
+    def of(self, runs: Sequence[Run]) -> dict[Path, Confusion]:
+        """By run folder; runs on their way have none yet."""
+        finished = [run for run in runs if run.record]
+        for number, run in enumerate(finished, start=1):
+            key = run.folder, run.experiment.digest
+            if key not in self.made:
+                self.say(f"confusion matrices {number}/{len(finished)}: {run.name}")
+                self.made[key] = confusion_of(run)
+        return {run.folder: self.made[run.folder, run.experiment.digest] for run in finished}
+
+
+def confusion_of(run: Run) -> Confusion:
+    """Let a run's last model answer; what is missing for it is told, not raised."""
+    try:
+        return _answers(run)
+    except (ProtofedError, OSError) as fault:
+        return Confusion((), (), "", str(fault).splitlines()[0])
+
+
+def _answers(run: Run) -> Confusion:
+    from protofed.experiment.opened import open_run
+    from protofed.experiment.runner import fingerprints
+
+    opened = open_run(run.folder)
+    if fingerprints(opened.federation.benchmark) != run.world.get("data"):
+        raise ProtofedError("the images found here are not those that this run was scored on")
+    if opened.round != run.evaluations[-1].round:
+        raise ProtofedError(f"the model of its last round is gone; round {opened.round} is left")
+    classes = opened.federation.benchmark.classes
+    matrices = []
+    for domain, test in opened.federation.tests.items():
+        if len(test):
+            pairs = test.labels * len(classes) + opened.predictions(test)
+            counts = pairs.bincount(minlength=len(classes) ** 2)
+            table: Counts = counts.reshape(len(classes), len(classes)).tolist()
+            matrices.append(Matrix(domain, table))
+    site, _ = opened.speaker()
+    who = f"client {site.id}'s own model" if opened.method.personal else ""
+    return Confusion(classes, tuple(matrices), who)
+
+
+def accuracy(counts: Counts) -> float:
+    """Right answers in per cent."""
+    right = sum(counts[n][n] for n in range(len(counts)))
+    return 100 * right / sum(map(sum, counts))
+
+
+def mistakes(counts: Counts, classes: Sequence[str]) -> list[str]:
+    """The most frequent mistakes in words, as ``4 for 9 (12 of 30)``: 12 of 30 nines called 4."""
+    found = [
+        (count, true, said)
+        for true, row in enumerate(counts)
+        for said, count in enumerate(row)
+        if said != true and count
+    ]
+    found.sort(key=lambda one: (-one[0], one[1], one[2]))
+    return [
+        f"{classes[true]} taken for {classes[said]} ({count} of {sum(counts[true])})"
+        for count, true, said in found[:MOST_MISTAKES]
+    ]
+
+
+def draw(matrix: Matrix, classes: Sequence[str]) -> Markup:
+    """Rows are true classes, columns answers; colour and number are the share of a row."""
+    size = len(classes)
+    named = size <= MOST_NAMED
+    longest = max(len(_short(name)) for name in classes)
+    edge = 0.45 + 0.3 * longest if named else 0.2
+    words = ", ".join(mistakes(matrix.counts, classes)) or "no mistakes"
+    alt = f"{matrix.domain}: {accuracy(matrix.counts):.2f} % right; most often: {words}"
+    return tag(
+        "svg",
+        *_cells(matrix.counts),
+        *(_numbers(matrix.counts) if size <= MOST_NUMBERED else []),
+        *(_names(classes) if named else []),
+        tag("rect", class_="border", width=size, height=size),
+        class_="matrix",
+        viewBox=f"{number_text(-edge)} -0.1 {number_text(size + edge + 0.1)} "
+        f"{number_text(size + edge + 0.1)}",
+        role="img",
+        aria_label=alt,
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def _levels(counts: Counts) -> list[list[int]]:
+    """How strong each cell's colour is, 0 to LEVELS."""
+    totals = [max(1, sum(row)) for row in counts]
+    return [
+        [-(-LEVELS * n // total) for n in row] for row, total in zip(counts, totals, strict=True)
+    ]
+
+
+def _cells(counts: Counts) -> list[Markup]:
+    """One path for all cells of a colour: right answers in one hue, mistakes in another."""
+    paths: dict[str, list[str]] = {}
+    for true, row in enumerate(_levels(counts)):
+        for said, level in enumerate(row):
+            if level:
+                kind = f"{'right' if said == true else 'wrong'} l{level}"
+                paths.setdefault(kind, []).append(f"M{said} {true}h1v1h-1z")
+    return [tag("path", class_=kind, d="".join(cells)) for kind, cells in sorted(paths.items())]
+
+
+def _numbers(counts: Counts) -> list[Markup]:
+    """The share of each cell in per cent of its row."""
+    drawn = []
+    for true, (row, levels) in enumerate(zip(counts, _levels(counts), strict=True)):
+        for said, (count, level) in enumerate(zip(row, levels, strict=True)):
+            share = round(100 * count / max(1, sum(row)))
+            if share:
+                strong = {"class_": "strong"} if level > LEVELS // 2 else {}
+                drawn.append(tag("text", str(share), x=said + 0.5, y=true + 0.64, **strong))
+    return drawn
+
+
+def _names(classes: Sequence[str]) -> list[Markup]:
+    size, drawn = len(classes), []
+    upright = all(len(name) <= 2 for name in classes)
+    for place, name in enumerate(classes):
+        middle = number_text(place + 0.5)
+        down = f"translate({middle} {size + 0.25}) rotate(-90)"
+        left = number_text(place + 0.65)
+        drawn.append(tag("text", _short(name), class_="name", x="-0.25", y=left))
+        if upright:
+            drawn.append(tag("text", name, x=middle, y=size + 0.6, class_="name upright"))
+        else:
+            drawn.append(tag("text", _short(name), class_="name", transform=down, dy="0.15"))
+    return drawn

@@ -1,0 +1,175 @@
+"""Run folders as a page needs them: finished or on their way, labelled apart, comparable."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.core.disk import sha256
+from protofed.core.errors import ProtofedError
+from protofed.experiment.evaluate import Evaluation, Scores
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.result import Result
+from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.spec import Experiment
+from protofed.study.collect import Record, check_comparable, read_record
+
+FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl", "done")
+
+
+class Run(NamedTuple):
+    """One run, as far as it is."""
+
+    folder: Path
+    label: str
+    experiment: Experiment
+    evaluations: list[Evaluation]
+    rounds: list[dict[str, Any]]
+    parts: list[dict[str, Any]]  # who holds what; empty before the run has begun
+    world: dict[str, Any]  # versions, and the data's fingerprints; empty before the run has begun
+    record: Record | None  # of a finished run
+
+    @property
+    def seed(self) -> int:
+        """The seed of every random stream."""
+        return self.experiment.seed
+
+    @property
+    def at(self) -> int:
+        """The rounds that it has behind it."""
+        return int(self.rounds[-1]["round"]) if self.rounds else 0
+
+    @property
+    def name(self) -> str:
+        """Method and seed."""
+        return f"{self.label}, seed {self.seed}"
+
+
+def stamp(folders: Sequence[Path]) -> tuple[object, ...]:
+    """Something that changes whenever a file of these runs does."""
+    return tuple(_changed(folder / name) for folder in folders for name in FILES)
+
+
+def _changed(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """All runs, in the order given; those that cannot stand in one table are refused."""
+    distinct = list({folder.resolve(): folder for folder in folders}.values())
+    experiments = [_experiment(folder) for folder in distinct]
+    labels = _labels(experiments)
+    found = [_read(*one) for one in zip(distinct, experiments, labels, strict=True)]
+    begun = [run for run in found if run.world and run.parts]
+    if begun:
+        check_comparable([run.record or _unfinished(run) for run in begun])
+    _same_domains([run for run in found if run.evaluations])
+    return found
+
+
+def _experiment(folder: Path) -> Experiment:
+    path = folder / "spec.json"
+    if not path.is_file():
+        raise ProtofedError(f"{folder} holds no run: name run folders, for example runs/*")
+    spec = read_json(path)
+    spec.pop("digest", None)
+    return experiment_from(spec, str(path))
+
+
+def _labels(experiments: Sequence[Experiment]) -> list[str]:
+    """The methods' labels; where one method runs with several settings, those that differ too."""
+    settings = [flat(experiment.plain()["method"]) for experiment in experiments]
+    labels = [experiment.method.about.label for experiment in experiments]
+    named = []
+    for label, own in zip(labels, settings, strict=True):
+        kin = [s for other, s in zip(labels, settings, strict=True) if other == label]
+        apart = [key for key in own if any(s.get(key) != own[key] for s in kin)]
+        words = ", ".join(f"{key}={own[key]}" for key in apart)
+        named.append(f"{label} ({words})" if words else label)
+    return named
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested plain data as one level: ``training.lr`` -> ``0.01``."""
+    found: dict[str, str] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{name}.")
+        else:
+            found[name] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def _read(folder: Path, experiment: Experiment, label: str) -> Run:
+    place = RunDir(folder)
+    try:
+        return Run(
+            folder=folder,
+            label=label,
+            experiment=experiment,
+            evaluations=_evaluations(place),
+            rounds=_rounds(place),
+            parts=_parts(folder / "partition.json"),
+            world=read_json(folder / "env.json") if (folder / "env.json").exists() else {},
+            record=read_record(folder, label) if place.done.exists() else None,
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as fault:
+        raise ProtofedError(
+            f"{folder}: its files are damaged ({type(fault).__name__}: {fault})\n"
+            f"restore them, or repeat the run with --again"
+        ) from fault
+
+
+def _evaluations(place: RunDir) -> list[Evaluation]:
+    found = [Evaluation.from_plain(line) for line in place.lines(place.scores)]
+    for evaluation in found:
+        for value in evaluation.scores.domains.values():
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"scores.jsonl has {value} in round {evaluation.round}")
+        if evaluation.scores.domains.keys() != found[0].scores.domains.keys():
+            raise ValueError(f"scores.jsonl has other domains in round {evaluation.round}")
+    return found
+
+
+def _rounds(place: RunDir) -> list[dict[str, Any]]:
+    lines = place.lines(place.rounds)
+    for line in lines:
+        if not all(math.isfinite(line[k]) for k in ("round", "bytes_up", "bytes_down", "seconds")):
+            raise ValueError(f"rounds.jsonl has a number without end in round {line['round']}")
+    return lines
+
+
+def _parts(path: Path) -> list[dict[str, Any]]:
+    """Who holds what: client, domain and the images of each class."""
+    if not path.exists():
+        return []
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return [{key: row[key] for key in ("client", "domain", "held")} for row in rows]
+
+
+def _unfinished(run: Run) -> Record:
+    """A run on its way as a record without scores, so that its spec is checked like the others."""
+    nothing = Scores({})
+    result = Result(
+        run.folder, run.experiment.digest, {}, nothing, nothing, {}, None, None, (), 0.0
+    )
+    parts = sha256(run.folder / "partition.json")
+    return Record(run.label, run.seed, run.experiment, result, run.world, parts)
+
+
+def _same_domains(runs: Sequence[Run]) -> None:
+    for run in runs[1:]:
+        mine, first = (set(r.evaluations[0].scores.domains) for r in (run, runs[0]))
+        if mine != first:
+            raise ProtofedError(
+                f"{runs[0].folder} and {run.folder} cannot stand in one table: "
+                f"they were scored on different domains"
+            )

@@ -1,0 +1,113 @@
+"""Finished runs read back for a table, with a check that they may stand in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.core.disk import sha256
+from protofed.core.errors import ProtofedError
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.result import Result, read_result
+from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.spec import Experiment
+
+APART = ("method", "seed", "public")  # what the runs of one table may differ in
+
+
+class Record(NamedTuple):
+    """One finished run: its row, its seed, its spec and what it reached."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    result: Result
+    world: dict[str, Any]  # data, versions
+    partition: str  # SHA-256 of who holds what
+
+
+def read_record(folder: Path, label: str | None = None) -> Record:
+    """A run folder as a record; a folder whose files do not belong together is refused."""
+    place = RunDir(folder)
+    if not place.done.exists():
+        raise ProtofedError(f"{folder} holds no finished run\nrun it to its end first")
+    spec = read_json(folder / "spec.json")
+    told = spec.pop("digest", "")
+    experiment = experiment_from(spec, str(folder / "spec.json"))
+    done = read_json(place.done)
+    if not experiment.digest == told == done.get("digest"):
+        raise ProtofedError(
+            f"{folder}: spec.json is not the spec that this run was made with\n"
+            f"run it again, or restore the file"
+        )
+    if "scores" in done and sha256(place.scores) != done["scores"]:
+        raise ProtofedError(
+            f"{folder}: scores.jsonl is not what this run wrote (swapped or edited?)\n"
+            f"repeat the run with --again"
+        )
+    return Record(
+        label=label or experiment.method.about.label,
+        seed=experiment.seed,
+        experiment=experiment,
+        result=read_result(place),
+        world=read_json(folder / "env.json"),
+        partition=sha256(folder / "partition.json"),
+    )
+
+
+def check_comparable(records: Sequence[Record], free: Iterable[str] = APART) -> list[str]:
+    """Refuse runs that differ in more than the method; what else a reader must know, as lines."""
+    if not records:
+        raise ProtofedError("no runs to compare")
+    first, apart = records[0], set(free)
+    for record in records[1:]:
+        _same_spec(first, record, apart)
+        if record.world.get("data") != first.world.get("data"):
+            raise ProtofedError(f"{_two(first, record)} were made with different images")
+    return [*_partitions(records), *_missing(records), *_versions(records)]
+
+
+def _two(one: Record, other: Record) -> str:
+    return f"{one.result.folder} and {other.result.folder}"
+
+
+def _same_spec(one: Record, other: Record, apart: set[str]) -> None:
+    mine, theirs = one.experiment.plain(), other.experiment.plain()
+    wrong = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+    wrong = [name for name in wrong if name not in apart]
+    if wrong:
+        raise ProtofedError(
+            f"{_two(one, other)} cannot stand in one table: they differ in {', '.join(wrong)}"
+        )
+
+
+def _partitions(records: Sequence[Record]) -> list[str]:
+    """Runs with the same seed must have the same images at the same clients."""
+    seen: dict[int, Record] = {}
+    for record in records:
+        twin = seen.setdefault(record.seed, record)
+        if twin.partition != record.partition:
+            raise ProtofedError(
+                f"{_two(twin, record)} have the same seed but other images at their clients\n"
+                f"repeat the one whose partition.json is wrong with --again"
+            )
+    return []
+
+
+def _missing(records: Sequence[Record]) -> list[str]:
+    every = sorted({record.seed for record in records})
+    lines = []
+    for label in dict.fromkeys(record.label for record in records):
+        lacks = sorted(set(every) - {r.seed for r in records if r.label == label})
+        if lacks:
+            seeds = ", ".join(map(str, lacks))
+            lines.append(f"{label} lacks seed {seeds}: differences use the seeds that both have")
+    return lines
+
+
+def _versions(records: Sequence[Record]) -> list[str]:
+    found = sorted({str(record.world.get("torch")) for record in records})
+    return [f"runs were made with different versions of torch: {', '.join(found)}"][
+        : len(found) > 1
+    ]

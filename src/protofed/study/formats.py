@@ -1,0 +1,153 @@
+"""A comparison as text: Markdown, LaTeX, CSV and JSON, each with the rule behind its scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from protofed.study.stats import FEWEST_PAIRS, Difference, Spread
+from protofed.study.table import Comparison, Row
+
+Format = Literal["table", "markdown", "latex", "csv", "json"]
+HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
+
+
+def cell(value: Spread | None) -> str:
+    """``61.15`` for one seed, ``61.15 ± 0.42`` for several."""
+    if value is None:
+        return "-"
+    return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
+
+
+def gap(value: Difference | None) -> str:
+    """``+1.20 [+0.30, +2.10]``: the difference and its 95 % interval."""
+    if value is None:
+        return ""
+    if value.low is None or value.high is None:
+        return f"{value.mean:+.2f}"
+    return f"{value.mean:+.2f} [{value.low:+.2f}, {value.high:+.2f}]"
+
+
+def verdict(value: Difference | None) -> str:
+    """The p-value, or why there is none."""
+    if value is None:
+        return ""
+    return "too few seeds to test" if value.p is None else f"p = {value.p:.3f}"
+
+
+def header(table: Comparison) -> list[str]:
+    """The heads of the columns."""
+    columns = [HEADS.get(name, name) for name in table.columns]
+    return ["method", *columns, f"to {table.baseline}", "test"]
+
+
+def line(table: Comparison, row: Row) -> list[str]:
+    """A row as text."""
+    cells = [cell(row.cells[name]) for name in table.columns]
+    return [row.label, *cells, gap(row.difference), verdict(row.difference)]
+
+
+def footnotes(table: Comparison) -> list[str]:
+    """What must stand under the table."""
+    seeds = sorted({seed for row in table.rows for seed in row.seeds})
+    count = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
+    notes = [f"accuracy in %, {table.rule}; {count}, ± standard deviation over seeds"]
+    if len(table.rows) > 1:
+        notes.append(
+            f"to {table.baseline}: paired by seed, 95 % interval (Student's t); test: Wilcoxon "
+            f"signed rank, Holm-corrected, from {FEWEST_PAIRS} seeds on"
+        )
+    if table.ranks and table.ranks.critical is not None:
+        mean = ", ".join(f"{label} {rank:.2f}" for label, rank in table.ranks.means.items())
+        notes.append(
+            f"mean rank over domains: {mean}; they differ at 5 % if further apart than "
+            f"{table.ranks.critical:.2f} (Nemenyi; Friedman p = {table.ranks.p:.3f})"
+        )
+    runs = "; ".join(f"{row.label} {' '.join(row.digests)}" for row in table.rows)
+    return [*notes, *table.notes, f"runs: {runs}"]
+
+
+def markdown(table: Comparison) -> str:
+    """A Markdown table; best in bold, second in italics."""
+    head = header(table)
+    rows = [
+        [_marked(table, row, place, text, "**", "*") for place, text in enumerate(line(table, row))]
+        for row in table.rows
+    ]
+    body = [head, ["---"] * len(head), *rows]
+    text = "\n".join(f"| {' | '.join(_safe(part, '|') for part in parts)} |" for parts in body)
+    return text + "\n\n" + "\n".join(f"- {note}" for note in footnotes(table)) + "\n"
+
+
+def latex(table: Comparison) -> str:
+    """A booktabs table; best in bold, second underlined."""
+    rows = []
+    for row in table.rows:
+        cells = [_tex(text) for text in line(table, row)[:-1]]
+        for place, name in enumerate(table.columns, start=1):
+            best, second = table.best(name)
+            if row.label in (best, second):
+                command = "textbf" if row.label == best else "underline"
+                cells[place] = f"\\{command}{{{cells[place]}}}"
+        rows.append(" & ".join(cells) + r" \\")
+    heads = " & ".join(_tex(text) for text in header(table)[:-1]) + r" \\"
+    notes = "\n".join(f"% {note}" for note in footnotes(table))
+    columns = "l" + "c" * (len(table.columns) + 1)
+    body = "\n".join(rows)
+    return (
+        f"{notes}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{heads}\n\\midrule\n"
+        f"{body}\n\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def comma_separated(table: Comparison) -> str:
+    """One line a method and column: method, column, mean, std, seeds; for other programs."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["method", "column", "mean", "std", "seeds", "rule"])
+    for row in table.rows:
+        for name in table.columns:
+            value = row.cells[name]
+            numbers = [value.mean, "" if value.std is None else value.std] if value else ["", ""]
+            writer.writerow([row.label, name, *numbers, len(row.seeds), table.rule])
+    return out.getvalue()
+
+
+def as_json(table: Comparison) -> str:
+    """All there is, as JSON."""
+    return json.dumps(table.plain(), indent=2, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "markdown": markdown,
+    "latex": latex,
+    "csv": comma_separated,
+    "json": as_json,
+}
+
+
+def _marked(
+    table: Comparison, row: Row, place: int, text: str, best_mark: str, second_mark: str
+) -> str:
+    if not 1 <= place <= len(table.columns):
+        return text
+    best, second = table.best(table.columns[place - 1])
+    mark = {best: best_mark, second: second_mark}.get(row.label, "") if best else ""
+    return f"{mark}{text}{mark}"
+
+
+def _safe(text: str, mark: str) -> str:
+    return text.replace(mark, f"\\{mark}")
+
+
+def _tex(text: str) -> str:
+    escaped = "".join(f"\\{c}" if c in "&%$#_{}" else c for c in text.replace("\\", "/"))
+    return escaped.replace("±", r"$\pm$").replace("~", r"\textasciitilde{}")
+
+
+def terminal(table: Comparison) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:
+    """Head, rows and footnotes for the terminal."""
+    return header(table), [line(table, row) for row in table.rows], footnotes(table)

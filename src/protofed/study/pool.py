@@ -1,0 +1,135 @@
+"""Many runs side by side, each in a process of its own; what is finished is not run again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import NamedTuple
+
+from protofed.core.errors import ProtofedError
+from protofed.experiment.rundir import RunDir
+from protofed.study.variants import Cell
+
+LOOK = 0.3  # seconds between two looks at the runs
+
+
+class Progress(NamedTuple):
+    """How far the grid is; rounds are counted over all runs."""
+
+    rounds: int
+    of_rounds: int
+    runs: int
+    of_runs: int
+    seconds_left: float | None  # none before the first round
+    news: str = ""  # a run that just ended
+
+
+Watch = Callable[[Progress], None]
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(cells: Sequence[Cell], workers: int, watch: Watch) -> dict[Path, str]:
+    """Run what is not finished, `workers` at a time; the faults of failed runs by folder.
+
+    Ctrl-C stops all of them; the same grid started again goes on where they were.
+    """
+    for cell in cells:
+        RunDir(cell.folder).check(cell.experiment)
+    pool = Pool(cells, workers, watch)
+    try:
+        return pool.play()
+    finally:
+        pool.stop()
+
+
+class Pool:
+    """The processes at work; progress is read from the run folders, so it survives a restart."""
+
+    def __init__(self, cells: Sequence[Cell], workers: int, watch: Watch):
+        self.cells = list({cell.folder: cell for cell in cells}.values())  # equal ones run once
+        self.workers, self.watch = workers, watch
+        self.waiting = [cell for cell in self.cells if not RunDir(cell.folder).done.exists()]
+        self.running: list[tuple[Cell, SpawnProcess, Connection]] = []
+        self.faults: dict[Path, str] = {}
+        self.began, self.at_start = time.monotonic(), self._rounds()
+
+    def play(self) -> dict[Path, str]:
+        """Until nothing waits and nothing runs."""
+        self._tell("")
+        while self.waiting or self.running:
+            while self.waiting and len(self.running) < self.workers:
+                self.running.append(_start(self.waiting.pop(0)))
+            time.sleep(LOOK)
+            ended = [job for job in self.running if not job[1].is_alive()]
+            self.running = [job for job in self.running if job not in ended]
+            for job in ended:
+                self._tell(self._take(*job))
+            if not ended:
+                self._tell("")
+        return self.faults
+
+    def _take(self, cell: Cell, process: SpawnProcess, pipe: Connection) -> str:
+        """What became of a run."""
+        process.join()
+        name = f"{cell.label}, seed {cell.seed}"
+        if process.exitcode == 0:
+            return f"{name}: finished"
+        said = pipe.recv() if pipe.poll() else f"its process ended with code {process.exitcode}"
+        self.faults[cell.folder] = str(said)
+        return f"{name}: failed: {said}"
+
+    def stop(self) -> None:
+        """End whatever still runs; its folder keeps the last checkpoint."""
+        for _, process, _ in self.running:
+            process.terminate()
+        for _, process, _ in self.running:
+            process.join()
+
+    def _rounds(self) -> int:
+        return sum(_finished(cell) for cell in self.cells)
+
+    def _tell(self, news: str) -> None:
+        now, total = self._rounds(), sum(cell.experiment.rounds for cell in self.cells)
+        made, spent = now - self.at_start, time.monotonic() - self.began
+        left = spent / made * (total - now) if made else None
+        done = sum(RunDir(cell.folder).done.exists() for cell in self.cells)
+        self.watch(Progress(now, total, done, len(self.cells), left, news))
+
+
+def _finished(cell: Cell) -> int:
+    """The rounds that a run has behind it, counted in its file."""
+    try:
+        return RunDir(cell.folder).rounds.read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _start(cell: Cell) -> tuple[Cell, SpawnProcess, Connection]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(cell, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return cell, process, ours
+
+
+def _work(cell: Cell, pipe: Connection) -> None:
+    """One run, in its own process; a fault that is for people goes back through the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    from protofed.experiment.runner import run
+
+    try:
+        run(cell.experiment, cell.folder)
+    except ProtofedError as fault:
+        pipe.send(str(fault))
+        raise SystemExit(1) from None

@@ -1,0 +1,77 @@
+"""A search for good values by Optuna (extra ``sweep``), scored on images held out from clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.core.errors import ProtofedError
+from protofed.experiment.parse import Raw, choose, set_field
+from protofed.study.variants import Cell, Variant, cells
+
+VALIDATION = 0.2  # share of each client's images, where the spec names none
+
+
+class Axis(NamedTuple):
+    """A field of the spec and the range of its values."""
+
+    field: str
+    low: float
+    high: float
+
+    @property
+    def log(self) -> bool:
+        """Whether the range spans at least a decade: then it is searched by magnitude."""
+        return self.low > 0 and self.high >= 10 * self.low
+
+
+def axis(text: str) -> Axis:
+    """The axis of ``method.lam=0.01..1``."""
+    field, equals, values = text.partition("=")
+    low, dots, high = values.partition("..")
+    try:
+        made = Axis(field, float(low), float(high))
+    except ValueError:
+        made = Axis(field, 1.0, 0.0)
+    if not (field and equals and dots) or not made.low < made.high:
+        raise ProtofedError(f"--search {text}: write section.field=low..high")
+    return made
+
+
+def search(
+    name: str,
+    axes: Sequence[Axis],
+    trials: int,
+    raw: Raw,
+    runs: Path,
+    play: Callable[[Cell], float],
+) -> Iterator[tuple[Cell, float]]:
+    """Trials one after the other, each with its score; `play` runs one and says its score.
+
+    The test images are never looked at. The sampler has a fixed seed and finished runs are read,
+    so that a search that was stopped takes the same way again.
+    """
+    study = _study()
+    shared = {"validation": VALIDATION, **choose(raw, "method", name)}
+    for _ in range(trials):
+        trial = study.ask()
+        own, words = shared, []
+        for field, low, high in axes:
+            log = Axis(field, low, high).log
+            value = float(f"{trial.suggest_float(field, low, high, log=log):.3g}")
+            own = set_field(own, f"{field}={value}")
+            words.append(f"{field.removeprefix('method.')}={value:g}")
+        (cell,) = cells([Variant(", ".join(words), own)], [int(raw.get("seed", 0))], runs)
+        score = play(cell)
+        study.tell(trial, score)
+        yield cell, score
+
+
+def _study() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ProtofedError("--search needs Optuna: pip install 'protofed[sweep]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))

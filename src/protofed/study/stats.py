@@ -1,0 +1,87 @@
+"""Statistics for a handful of seeds: paired differences, an honest test, ranks over domains."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95  # of intervals
+FEWEST_PAIRS = 6  # with 5 pairs Wilcoxon's p cannot fall below 0.0625
+
+
+class Spread(NamedTuple):
+    """Some values: their mean and their (sample) standard deviation; none for a single one."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of at least one value."""
+        several = len(values) > 1
+        return cls(statistics.fmean(values), statistics.stdev(values) if several else None)
+
+
+class Difference(NamedTuple):
+    """Ours minus theirs over paired runs."""
+
+    mean: float
+    low: float | None  # 95 % interval of the mean by Student's t; none for a single pair
+    high: float | None
+    p: float | None  # two-sided, Wilcoxon signed rank; none with too few pairs to be small
+    pairs: int
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
+    """Compare runs that share their seeds, pair by pair."""
+    gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean, std = Spread.of(gaps)
+    if std is None:
+        return Difference(mean, None, None, None, 1)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(gaps) - 1)) * std / math.sqrt(len(gaps))
+    return Difference(mean, mean - reach, mean + reach, _signed_rank(gaps), len(gaps))
+
+
+def _signed_rank(gaps: Sequence[float]) -> float | None:
+    if len(gaps) < FEWEST_PAIRS:
+        return None
+    if not any(gaps):
+        return 1.0
+    return float(stats.wilcoxon(gaps).pvalue)
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction of several tests against one baseline; tests not made stay None."""
+    made = sorted((p, place) for place, p in enumerate(ps) if p is not None)
+    corrected: list[float | None] = [None] * len(ps)
+    highest = 0.0
+    for rank, (p, place) in enumerate(made):
+        highest = max(highest, min(1.0, p * (len(made) - rank)))
+        corrected[place] = highest
+    return corrected
+
+
+class Ranks(NamedTuple):
+    """Who is ahead over blocks (domains) where all were scored."""
+
+    means: dict[str, float]  # 1 is best
+    p: float | None  # Friedman's test that all are alike; none for fewer than three methods
+    critical: float | None  # Nemenyi: mean ranks further apart than this differ at 5 %
+
+
+def ranks(scores: Mapping[str, Sequence[float]]) -> Ranks:
+    """The mean rank of each method over blocks, from its scores [blocks]; ties share a rank."""
+    table = np.array(list(scores.values()))  # [methods, blocks]
+    means = stats.rankdata(-table, axis=0).mean(1)
+    named = dict(zip(scores, means.tolist(), strict=True))
+    methods, blocks = table.shape
+    if methods < 3 or blocks < 2 or not np.ptp(table, axis=0).any():
+        return Ranks(named, None, None)
+    p = float(stats.friedmanchisquare(*table).pvalue)
+    q = float(stats.studentized_range.ppf(LEVEL, methods, np.inf)) / math.sqrt(2)
+    return Ranks(named, p, q * math.sqrt(methods * (methods + 1) / (6 * blocks)))

@@ -1,0 +1,140 @@
+"""Methods x domains over seeds, with the difference to a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from protofed.core.errors import ProtofedError, known_name
+from protofed.experiment.evaluate import Scores
+from protofed.experiment.result import Result
+from protofed.study.collect import Record
+from protofed.study.stats import Difference, Ranks, Spread, holm, paired, ranks
+
+Rule = Literal["last_five", "last"]
+SUMMARIES = ("mean", "worst", "spread")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over its seeds, in per cent."""
+
+    label: str
+    seeds: tuple[int, ...]
+    digests: tuple[str, ...]
+    cells: dict[str, Spread | None]  # by domain, then mean, worst and spread; none: no test images
+    difference: Difference | None  # of the means over domains to the baseline's; none for itself
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table, the rule by which its scores were taken, and what to know of it."""
+
+    domains: tuple[str, ...]
+    rows: tuple[Row, ...]
+    baseline: str
+    rule: str
+    ranks: Ranks | None
+    notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Domains, then the summaries over them."""
+        return (*self.domains, *SUMMARIES)
+
+    def best(self, column: str) -> tuple[str | None, str | None]:
+        """The labels of the best and the second best row of a column, as printed."""
+        known = [
+            (round(cell.mean, 2), row.label) for row in self.rows if (cell := row.cells[column])
+        ]
+        if len({score for score, _ in known}) < 2:
+            return None, None
+        order = sorted(known, key=lambda pair: pair[0], reverse=column != "spread")
+        return order[0][1], order[1][1]
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        rows = [
+            {
+                **asdict(row),
+                "cells": {n: cell and cell._asdict() for n, cell in row.cells.items()},
+                "difference": row.difference and row.difference._asdict(),
+            }
+            for row in self.rows
+        ]
+        found = self.ranks and self.ranks._asdict()
+        return {**asdict(self), "rows": rows, "ranks": found, "notes": list(self.notes)}
+
+
+def compare(
+    records: Sequence[Record],
+    baseline: str | None = None,
+    rule: Rule = "last_five",
+    notes: Sequence[str] = (),
+) -> Comparison:
+    """The table of some records; the baseline is the first row if none is named."""
+    labels = list(dict.fromkeys(record.label for record in records))
+    base = known_name("baseline", baseline or labels[0], labels)
+    of = {label: {r.seed: r.result for r in records if r.label == label} for label in labels}
+    if sum(map(len, of.values())) < len(records):
+        raise ProtofedError("two runs of one row have the same seed: label them apart")
+    rows = [
+        _row(label, runs, None if label == base else of[base], rule) for label, runs in of.items()
+    ]
+    domains = tuple(records[0].result.last.domains)
+    return Comparison(
+        domains=domains,
+        rows=tuple(_corrected(rows)),
+        baseline=base,
+        rule=records[0].result.rules[rule],
+        ranks=_ranks(rows, domains),
+        notes=tuple(notes),
+    )
+
+
+def _row(
+    label: str, runs: Mapping[int, Result], base: Mapping[int, Result] | None, rule: Rule
+) -> Row:
+    """A row from a method's runs by seed, and from the baseline's if it is another one."""
+    scores = {seed: _scores(run, rule) for seed, run in sorted(runs.items())}
+    domains = next(iter(scores.values())).domains
+    values = {name: [s.domains[name] for s in scores.values()] for name in domains}
+    values |= {name: [getattr(s, name) for s in scores.values()] for name in SUMMARIES}
+    both = sorted(runs.keys() & base.keys()) if base else []
+    ours = [scores[seed].mean or 0.0 for seed in both]
+    theirs = [_scores(base[seed], rule).mean or 0.0 for seed in both] if base else []
+    return Row(
+        label=label,
+        seeds=tuple(scores),
+        digests=tuple(runs[seed].digest[:12] for seed in scores),
+        cells={name: _spread(column) for name, column in values.items()},
+        difference=paired(ours, theirs) if both else None,
+    )
+
+
+def _scores(run: Result, rule: Rule) -> Scores:
+    return run.last_five if rule == "last_five" else run.last
+
+
+def _spread(values: Sequence[float | None]) -> Spread | None:
+    known = [value for value in values if value is not None]
+    return Spread.of(known) if known else None
+
+
+def _corrected(rows: Sequence[Row]) -> list[Row]:
+    """The rows with p-values that count how many methods were tested against the baseline."""
+    ps = holm([row.difference.p if row.difference else None for row in rows])
+    return [
+        replace(row, difference=row.difference._replace(p=p)) if row.difference else row
+        for row, p in zip(rows, ps, strict=True)
+    ]
+
+
+def _ranks(rows: Sequence[Row], domains: Sequence[str]) -> Ranks | None:
+    """Mean ranks over the domains where every method has a score."""
+    common = [name for name in domains if all(row.cells[name] for row in rows)]
+    if len(rows) < 2 or not common:
+        return None
+    cells = {row.label: [row.cells[name] for name in common] for row in rows}
+    return ranks({label: [cell.mean for cell in line if cell] for label, line in cells.items()})

@@ -1,0 +1,29 @@
+"""Tiny finished runs for the figures that need trained models; each is made once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.runner import run
+
+DOMAINS = ["optical", "print"]
+
+
+def played(factory: pytest.TempPathFactory, method: str, **sections: Any) -> Path:
+    """The folder of a run of three rounds on a few images, with all its checkpoints."""
+    raw: dict[str, Any] = {
+        "data": {"name": "digits-mini", "domains": DOMAINS, "side": 16},  # the least for a CNN
+        "partition": {"kind": "shares", "clients": 4, "samples": 20},
+        "training": {"epochs": 1, "batch": 4},
+        "net": "moon-mlp",
+        "method": {"name": method, **({"server_epochs": 5} if method == "fedlsa" else {})},
+        "rounds": 3,
+    }
+    experiment = experiment_from({**raw, **sections})
+    folder = factory.getbasetemp() / f"{method}-{experiment.digest[:8]}"
+    run(experiment, folder, keep=(1, 2, 3))  # a finished run is only read
+    return folder

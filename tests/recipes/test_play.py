@@ -1,0 +1,137 @@
+"""Every recipe really runs at scale smoke; scales, skipped parts and estimates are as told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.data.digits_mini import DOMAINS
+from protofed.recipes.estimate import Pace, measure
+from protofed.recipes.listing import ALL_SCALES, duration, listing
+from protofed.recipes.papers import printed
+from protofed.recipes.play import get_ready, play, unfinished
+from protofed.recipes.recipe import names, read_recipe
+from protofed.recipes.report import Report
+from protofed.recipes.scale import SCALES, Scale, plan
+from protofed.study.pool import Progress
+
+MISSING = {"vlcs", "pathmnist-0.3", "pathmnist-0.5"}
+
+
+def nothing(progress: Progress) -> None:
+    assert not progress.news  # all is finished before
+
+
+def smoke(name: str, runs: Path) -> Report:
+    return play(get_ready(read_recipe(name), "smoke", [], None, runs), 2, nothing)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_runs_at_smoke(name: str, smoked: Path) -> None:
+    report, facts = smoke(name, smoked), printed()[name]
+    assert set(report.skipped) == MISSING & facts.parts.keys()
+    assert [part.part for part in report.parts] == [p for p in facts.parts if p not in MISSING]
+    for part in report.parts:
+        assert not part.comparable
+        assert part.notes[0].startswith("NOT COMPARABLE")
+        assert [line.label for line in part.lines] == list(facts.parts[part.part].rows)
+        for line in part.lines:
+            for column in facts.parts[part.part].columns:
+                cell = line.ours[column]
+                assert cell is not None
+                assert 0 <= cell.mean <= 100
+
+
+def test_smoke_shows_what_the_runs_wrote(smoked: Path) -> None:
+    ready = get_ready(read_recipe("fedlsa-table5"), "smoke", [], None, smoked)
+    (part,) = play(ready, 1, nothing).parts
+    cell = ready.plans[0].cells[-1]
+    wrote = json.loads((cell.folder / "scores.jsonl").read_text().splitlines()[-1])["domains"]
+    shown = [part.lines[-1].ours[column] for column in ("Caltech", "Amazon", "Webcam", "DSLR")]
+    assert [score and score.mean for score in shown] == [wrote[domain] for domain in DOMAINS]
+
+
+def test_smoke_is_small_and_shares_equal_rows(tmp_path: Path) -> None:
+    recipe = read_recipe("fedlsa-table2")
+    ready = get_ready(recipe, "smoke", [], None, tmp_path)
+    for cell in ready.cells:
+        spec = cell.experiment.plain()
+        assert (spec["data"]["name"], spec["rounds"]) == ("digits-mini", 2)
+        assert spec["training"]["epochs"] == 1
+        assert spec["method"].get("server_epochs", 0) <= 2
+    # FedLSA's own weights differ between the parts, all other rows are the same
+    assert len(ready.cells) == len(recipe.rows) + 1
+
+
+def test_quick_has_fewer_rounds_and_one_seed_unless_told(tmp_path: Path) -> None:
+    recipe = read_recipe("fpl-table1")
+    office = recipe.part("office")
+    whole = plan(recipe, office, "paper", None, tmp_path).cells
+    quick = plan(recipe, office, "quick", None, tmp_path).cells
+    more = plan(recipe, office, "quick", 2, tmp_path).cells
+    assert {cell.experiment.rounds for cell in whole} == {100}
+    assert {cell.experiment.rounds for cell in quick} == {10}
+    assert [{cell.seed for cell in some} for some in (whole, quick, more)] == [
+        {0, 1, 2},
+        {0},
+        {0, 1},
+    ]
+    one, other = whole[0].experiment.plain(), quick[0].experiment.plain()
+    assert {key for key in one if one[key] != other[key]} == {"rounds"}
+
+
+def test_a_benchmark_that_is_not_there_is_skipped_with_its_note(smoked: Path) -> None:
+    report = smoke("fedseproto-table2", smoked)
+    assert report.skipped == {"vlcs": "the images of vlcs cannot be had in protofed yet"}
+    assert [part.part for part in report.parts] == ["pacs"]
+
+
+def test_where_no_part_can_run_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ProtofedError, match=r"no part of fedseproto-table2 (.|\n)*vlcs"):
+        get_ready(read_recipe("fedseproto-table2"), "smoke", ["vlcs"], None, tmp_path)
+    monkeypatch.delenv("PROTOFED_DATA", raising=False)
+    with pytest.raises(ProtofedError, match=r"PROTOFED_DATA(.|\n)*--scale smoke"):
+        get_ready(read_recipe("fpl-table1"), "quick", ["office"], None, tmp_path)
+
+
+def test_finished_runs_are_not_to_do(smoked: Path, tmp_path: Path) -> None:
+    recipe = read_recipe("fpl-table3")
+    assert unfinished(get_ready(recipe, "smoke", [], None, smoked).cells) == []
+    assert len(unfinished(get_ready(recipe, "smoke", [], None, tmp_path).cells)) == 2
+
+
+def test_an_estimate_counts_rounds_scorings_and_open_runs(tmp_path: Path, smoked: Path) -> None:
+    recipe = read_recipe("fedlsa-table5")
+    fresh = get_ready(recipe, "smoke", [], None, tmp_path)
+    experiment = fresh.cells[0].experiment
+    longer = experiment.model_copy(update={"rounds": 11, "evaluate_every": 5})
+    assert Pace(2.0, 10.0).run(longer) == 11 * 2 + 3 * 10
+    pace = measure(experiment)
+    assert min(pace) > 0
+    assert fresh.seconds(1) > 0
+    assert get_ready(recipe, "smoke", [], None, smoked).seconds(1) == 0
+
+
+def test_the_list_has_every_recipe_and_times_that_grow_with_the_scale() -> None:
+    rows = listing()
+    assert tuple(row.name for row in rows) == names()
+    assert ALL_SCALES == tuple(SCALES) == get_args(Scale)
+    for row in rows:
+        assert 0 < row.seconds["quick"] < row.seconds["paper"]
+        assert row.whole == (not MISSING & set(row.parts))
+        assert len(row.cells()) == 8
+    # FedLSA, Office: 4 rows of 100 rounds, 5 epochs, 990 images, 2.1 s for 1,000
+    by_name = {row.name: row for row in rows}
+    assert by_name["fedlsa-table5"].seconds["paper"] == pytest.approx(4 * 100 * 5 * 0.99 * 2.1)
+    assert by_name["fedlsa-table5"].seconds["quick"] == pytest.approx(4 * 20 * 5 * 0.99 * 2.1)
+
+
+def test_durations_are_for_people() -> None:
+    seconds = [0.2, 89, 600, 7200, 3 * 86400]
+    assert [duration(s) for s in seconds] == ["1 s", "89 s", "10 min", "2 h", "3 days"]

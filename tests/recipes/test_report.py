@@ -1,0 +1,169 @@
+"""Ours beside the paper's: differences, signs, failed runs, and the three forms of a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protofed.recipes.beside import Beside, Line, lay_beside
+from protofed.recipes.papers import PrintedPart, printed
+from protofed.recipes.play import get_ready
+from protofed.recipes.recipe import read_recipe
+from protofed.recipes.report import Report, as_json, body, footnotes, head, markdown, settings
+from protofed.recipes.scale import Scale
+from protofed.study.collect import read_record
+from protofed.study.stats import Difference, Spread
+
+
+def line(our_delta: float | None, paper_delta: float | None, known: bool = True) -> Line:
+    """A row with 60 in ours and 57.5 in the paper."""
+    delta = None if our_delta is None else Difference(our_delta, None, None, None, 1)
+    ours: dict[str, Spread | None] = {"A": Spread(60.0, None)}
+    return Line("FPL", ours, {"A": 57.5}, 0.4, delta, paper_delta, known, ("abc",))
+
+
+def beside(
+    smoked: Path, scale: Scale = "quick", name: str = "fedseproto-table1", fail: int | None = None
+) -> Beside:
+    """The first part of a recipe; its smoke runs stand in for those of a real scale."""
+    recipe = read_recipe(name)
+    plan = get_ready(recipe, "smoke", [], None, smoked).plans[0]
+    faults = {} if fail is None else {plan.cells[fail].folder: "out of luck"}
+    facts = printed()[name].parts[plan.part.name]
+    records = [read_record(c.folder, c.label) for c in plan.cells if c.folder not in faults]
+    return lay_beside(recipe, plan, scale, facts, records, faults)
+
+
+def report(part: Beside, name: str = "fedseproto-table1") -> Report:
+    return Report(name, printed()[name], (part,), {"other": "no images"})
+
+
+@pytest.mark.parametrize(
+    ("ours", "paper", "agrees"),
+    [(1.0, 2.0, True), (-1.0, -0.1, True), (1.0, -2.0, False), (0.001, 2.0, None), (1, None, None)],
+)
+def test_signs_agree_where_both_have_one(
+    ours: float, paper: float | None, agrees: bool | None
+) -> None:
+    assert line(ours, paper).agrees is agrees
+
+
+def test_a_copied_row_is_not_compared() -> None:
+    copied = line(1.0, 2.0, known=False)
+    assert copied.agrees is None
+    assert copied.difference("A") is None
+    assert line(1.0, 2.0).difference("A") == 2.5
+
+
+def test_differences_are_ours_minus_the_papers(smoked: Path) -> None:
+    part = beside(smoked)
+    facts = printed()["fedseproto-table1"].parts["digits"]
+    for row in part.lines:
+        theirs = facts.rows[row.label]
+        for column, value in zip(facts.columns, theirs.values, strict=True):
+            ours = row.ours[column]
+            assert ours is not None
+            wanted = None if row.label == "FedProto" else ours.mean - value
+            assert row.difference(column) == wanted
+    rows = {row.label: row for row in part.lines}
+    assert rows["FedSR"].paper_delta == -1.11  # not -0.49, as printed
+    assert rows["FedAvg"].paper_delta is None
+    assert rows["FedAvg"].our_delta is None
+    mean = rows["MOON"].ours["AVG"]
+    base = rows["FedAvg"].ours["AVG"]
+    delta = rows["MOON"].our_delta
+    assert mean is not None
+    assert base is not None
+    assert delta is not None
+    assert delta.mean == pytest.approx(mean.mean - base.mean)
+
+
+def test_known_reasons_stand_under_the_table(smoked: Path) -> None:
+    notes = "\n".join(footnotes(beside(smoked)))
+    for reason in ("FedProx row digit for digit", "-0.49", "syn is re-made", "supplement"):
+        assert reason in notes
+    office = get_ready(read_recipe("fpl-table1"), "smoke", ["office"], None, smoked).plans[0]
+    assert any("3.33 points" in text for text in office.part.differences)
+
+
+def test_a_failed_run_leaves_a_row_without_scores(smoked: Path) -> None:
+    part = beside(smoked, fail=1)
+    rows = {row.label: row for row in part.lines}
+    assert set(rows["FedProx"].ours.values()) == {None}
+    assert rows["FedProx"].difference("MNIST") is None
+    assert rows["MOON"].our_delta is not None
+    assert "FedProx, seed 0: failed: out of luck" in part.notes
+
+
+def test_without_the_baseline_no_row_has_a_difference_to_it(smoked: Path) -> None:
+    part = beside(smoked, fail=0)
+    assert {row.our_delta for row in part.lines} == {None}
+    assert {row.agrees for row in part.lines} == {None}
+
+
+def test_smoke_shows_no_difference(smoked: Path) -> None:
+    part = beside(smoked, "smoke")
+    assert "same sign" not in head(part)
+    assert {row[1] for row in body(part)} == {"ours", "paper"}
+    for row in part.plain()["rows"]:
+        assert set(row["difference"].values()) == {None}
+        assert row["sign_agrees"] is None
+
+
+def test_rows_are_as_wide_as_the_head(smoked: Path) -> None:
+    for scale in ("smoke", "quick"):
+        part = beside(smoked, scale)
+        assert {len(row) for row in body(part)} == {len(head(part))}
+    first = body(beside(smoked))[:3]
+    assert [row[1] for row in first] == ["ours", "paper", "difference"]
+    assert first[1][-3:] == ["70.15 ± 0.28", "", ""]
+
+
+def test_a_part_of_one_column_has_no_average(smoked: Path) -> None:
+    part = beside(smoked, name="pgct-table3")
+    assert part.columns == ("MNIST β=0.3",)
+    facts: PrintedPart = printed()["pgct-table3"].parts["mnist-0.3"]
+    deltas = {row.label: row.paper_delta for row in part.lines}
+    assert (
+        deltas["PGCT"]
+        == round(97.88 - 96.14, 2)
+        == round(facts.rows["PGCT"].values[0] - facts.rows["FedAvg"].values[0], 2)
+    )
+
+
+def test_json_says_all_that_the_table_says(smoked: Path) -> None:
+    part = beside(smoked)
+    told: dict[str, Any] = json.loads(as_json(report(part)))
+    assert told["skipped"] == {"other": "no images"}
+    (plain,) = told["parts"]
+    assert plain["comparable"] is True
+    assert plain["settings"]["rounds"] == {"value": 100, "source": "our_choice"}
+    assert plain["fields"]["FedProx"]["mu"] == {"value": 0.01, "source": "our_choice"}
+    row = plain["rows"][1]
+    assert row["paper"]["MNIST"] == 79.09
+    assert row["difference"]["MNIST"] == pytest.approx(row["ours"]["MNIST"]["mean"] - 79.09)
+
+
+def test_markdown_has_tables_notes_sources_and_what_was_skipped(smoked: Path) -> None:
+    part = beside(smoked)
+    text = markdown(report(part))
+    rows = [row for row in text.splitlines() if row.startswith("| ")]
+    assert len(rows) == 2 + 3 * len(part.lines)
+    assert len({row.count("|") for row in rows}) == 1
+    assert "- recipe, our choice: " in text
+    assert "FedProx: mu 0.01" in text
+    assert text.endswith("### other\n\nskipped: no images\n")
+
+
+def test_settings_are_listed_by_source(smoked: Path) -> None:
+    lines = settings(beside(smoked, name="fpl-table1").settings)
+    assert [text.split(":")[0] for text in lines] == [
+        "recipe, paper",
+        "recipe, public code",
+        "recipe, our choice",
+    ]
+    assert "training.lr 0.01" in lines[0]
+    assert "data.flip True" in lines[1]

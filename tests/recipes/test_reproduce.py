@@ -1,0 +1,101 @@
+"""The command: listing, a real smoke run in processes of its own, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():
+    # typer 0.20 asks click 8.5 for two names that click 9 will drop
+    warnings.filterwarnings("ignore", r"'click\.utils\.get_", DeprecationWarning)
+    import typer
+
+    from protofed.cli.reproduce import reproduce
+
+from protofed.core.errors import ProtofedError
+from protofed.recipes.recipe import names
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Call the command with words; its exit code and what it wrote."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(reproduce)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            app([str(word) for word in words])
+        return (int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_the_list_names_every_recipe(call: Call) -> None:
+    code, out, _ = call("--list")
+    assert code == 0
+    assert [row.split()[0] for row in out.splitlines() if "-table" in row] == list(names())
+    told = json.loads(call("--list", "--json")[1])
+    assert [row["name"] for row in told] == list(names())
+
+
+def test_a_table_is_run_in_processes_then_read(call: Call, tmp_path: Path) -> None:
+    words = ["fpl-table3", "--scale", "smoke", "--workers", 2, "--runs", tmp_path / "runs"]
+    code, out, err = call(*words, "--json")
+    assert code == 0
+    assert "2 of 2 runs to do" in err
+    assert err.count(": finished") == 2
+    told = json.loads(out)
+    assert [part["part"] for part in told["parts"]] == ["digits", "office"]
+    assert len(list((tmp_path / "runs").glob("*/done"))) == 2
+    _, again, err = call(*words, "--json")
+    assert "0 of 2 runs to do" in err
+    assert again == out
+
+
+def test_the_terminal_says_that_smoke_is_not_comparable(call: Call, smoked: Path) -> None:
+    code, out, err = call("fedseproto-table2", "--runs", smoked)
+    assert code == 0
+    assert "vlcs: skipped: the images of vlcs cannot be had" in err
+    assert "NOT COMPARABLE" in out
+    assert "FedAvg+GA" in out
+    assert "difference" not in out
+    assert "recipe, paper: net seproto-cnn" in out
+
+
+def test_markdown_and_one_part(call: Call, smoked: Path) -> None:
+    _, out, _ = call("fpl-table1", "--part", "office", "--runs", smoked, "--format", "markdown")
+    assert out.startswith("## FPL (CVPR 2023), Table 1")
+    assert "### office" in out
+    assert "### digits" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "--list"),
+        (["fpl-table1", "--scale", "huge"], "smoke, quick, paper"),
+        (["fpl-table1", "--format", "html"], "table, markdown, json"),
+        (["fpl-table1", "--seeds", "0"], "--seeds"),
+    ],
+)
+def test_wrong_words_are_refused(call: Call, words: list[str], told: str) -> None:
+    code, _, err = call(*words)
+    assert code == 2
+    assert told in err
+
+
+def test_wrong_names_are_refused_with_the_known_ones(call: Call, tmp_path: Path) -> None:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(reproduce)
+    with pytest.raises(ProtofedError, match="unknown recipe 'fpl'"):
+        app(["fpl"])
+    with pytest.raises(ProtofedError, match="unknown part of fpl-table1 'pacs'"):
+        app(["fpl-table1", "--part", "pacs", "--runs", str(tmp_path)])

@@ -1,0 +1,37 @@
+"""Small grids of real runs, made once for all tests that read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protofed.study.pool import run_all
+from protofed.study.variants import Cell, cells, named
+
+SHARED: dict[str, Any] = {
+    "data": {"name": "digits-mini", "domains": ["optical", "print"]},
+    "partition": {"kind": "shares", "clients": 2, "samples": 9},
+    "training": {"epochs": 1, "batch": 4},
+    "net": "moon-mlp",
+    "rounds": 3,
+}
+
+
+@pytest.fixture(scope="session")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> list[Cell]:
+    """FedAvg and FPL with two seeds, finished; not to be changed."""
+    made = cells(named(["fedavg", "fpl"], SHARED), range(2), tmp_path_factory.mktemp("grid"))
+    assert run_all(made, 2, lambda progress: None) == {}
+    return made
+
+
+@pytest.fixture
+def copied(grid: list[Cell], tmp_path: Path) -> list[Cell]:
+    """The same grid in folders that a test may spoil."""
+    import shutil
+
+    for cell in grid:
+        shutil.copytree(cell.folder, tmp_path / cell.folder.name)
+    return [cell._replace(folder=tmp_path / cell.folder.name) for cell in grid]

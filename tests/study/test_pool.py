@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.experiment.runner import run
+from protofed.study.pool import Progress, run_all
+from protofed.study.variants import Cell, cells, named
+from tests.study.conftest import SHARED
+
+
+def test_the_grid_gives_the_bytes_of_single_runs(grid: list[Cell], tmp_path: Path) -> None:
+    for cell in grid:
+        run(cell.experiment, tmp_path / cell.folder.name)
+        for file in ("scores.jsonl", "spec.json", "partition.json"):
+            alone = (tmp_path / cell.folder.name / file).read_bytes()
+            assert (cell.folder / file).read_bytes() == alone
+
+
+def test_finished_runs_are_not_repeated(copied: list[Cell]) -> None:
+    before = {c.folder: (c.folder / "rounds.jsonl").stat().st_mtime_ns for c in copied}
+    seen: list[Progress] = []
+    assert run_all(copied, 2, seen.append) == {}
+    assert before == {c.folder: (c.folder / "rounds.jsonl").stat().st_mtime_ns for c in copied}
+    assert [(p.runs, p.of_runs, p.rounds, p.of_rounds) for p in seen] == [(4, 4, 12, 12)]
+
+
+def test_a_run_that_fails_is_named_and_the_others_finish(tmp_path: Path) -> None:
+    wild = {**SHARED, "training": {**SHARED["training"], "lr": 1e12}}
+    made = [
+        *cells(named(["fedavg"], SHARED), range(1), tmp_path),
+        *cells(named(["fedprox"], wild), range(1), tmp_path),
+    ]
+    seen: list[Progress] = []
+    faults = run_all(made, 2, seen.append)
+    assert list(faults) == [made[1].folder]
+    assert "lower training.lr" in faults[made[1].folder]
+    assert (made[0].folder / "done").exists()
+    news = [p.news for p in seen if p.news]
+    assert any(n == "FedAvg, seed 0: finished" for n in news)
+    assert any(n.startswith("FedProx, seed 0: failed: client") for n in news)
+
+
+def test_a_folder_of_another_experiment_stops_the_grid_before_it_starts(
+    copied: list[Cell], tmp_path: Path
+) -> None:
+    wrong = [copied[0]._replace(experiment=copied[1].experiment)]
+    with pytest.raises(ProtofedError, match="another experiment"):
+        run_all(wrong, 1, lambda progress: None)
+
+
+COMMAND = [
+    *(sys.executable, "-m", "protofed", "compare", "fedavg", "fedprox"),
+    *("--rounds", "12", "--net", "moon-mlp", "--format", "json", "--workers", "2"),
+    *("--set", "partition.kind=shares", "--set", "partition.samples=40"),
+    *("--set", "training.epochs=1"),
+]
+
+
+def play(runs: Path) -> str:
+    """What the whole command prints, run in a process of its own."""
+    ended = subprocess.run([*COMMAND, "--runs", str(runs)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("unbroken")
+    return folder, play(folder)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
+    how: signal.Signals, unbroken: tuple[Path, str], tmp_path: Path
+) -> None:
+    broken = subprocess.Popen(
+        [*COMMAND, "--runs", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    for _ in range(600):
+        if sum(f.read_bytes().count(b"\n") for f in tmp_path.glob("*/rounds.jsonl")) >= 3:
+            break
+        time.sleep(0.1)
+    if how is signal.SIGKILL:
+        os.killpg(broken.pid, how)  # the machine goes down: parent and children
+        broken.wait()
+    else:
+        broken.send_signal(how)
+        assert broken.wait(timeout=60) == 130
+    assert len(list(tmp_path.glob("*/done"))) < 2  # it was really in the middle
+    folders, printed = unbroken
+    assert play(tmp_path) == printed
+    for folder in folders.iterdir():
+        for file in ("scores.jsonl", "spec.json", "partition.json", "done"):
+            assert (folder / file).read_bytes() == (tmp_path / folder.name / file).read_bytes()

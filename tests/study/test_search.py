@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.study.search import Axis, axis, search
+from protofed.study.variants import Cell
+
+
+def test_an_axis_is_a_range_and_wide_ones_are_searched_by_magnitude() -> None:
+    assert axis("method.lam=0.01..1") == Axis("method.lam", 0.01, 1.0)
+    assert axis("method.lam=0.01..1").log
+    assert not axis("method.lam=0.5..1").log
+    assert not axis("method.lam=0..1").log
+
+
+@pytest.mark.parametrize("text", ["lam", "lam=1", "lam=1..", "lam=2..1", "=1..2", "lam=a..b"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(ProtofedError, match=r"low\.\.high"):
+        axis(text)
+
+
+def trials(tmp_path: Path, number: int) -> list[tuple[Cell, float]]:
+    """A search whose score is best where mu is near 0.1."""
+
+    def play(cell: Cell) -> float:
+        mu = cell.experiment.plain()["method"]["mu"]
+        return float(-abs(mu - 0.1))
+
+    axes = [axis("method.mu=0.001..10")]
+    return list(search("fedprox", axes, number, {"rounds": 2}, tmp_path, play))
+
+
+def test_a_search_comes_near_the_best_and_takes_the_same_way_again(tmp_path: Path) -> None:
+    found = trials(tmp_path, 25)
+    assert max(score for _, score in found) > -0.05
+    again = trials(tmp_path, 10)
+    assert [cell.folder for cell, _ in again] == [cell.folder for cell, _ in found[:10]]
+
+
+def test_a_search_is_scored_on_held_out_images(tmp_path: Path) -> None:
+    for cell, _ in trials(tmp_path, 3):
+        assert cell.experiment.validation == 0.2

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import importlib
+import math
+import statistics
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from protofed.study.stats import FEWEST_PAIRS, Spread, holm, paired, ranks
+
+scikit_posthocs = importlib.import_module("scikit_posthocs")  # it has no types
+DRAW = np.random.default_rng(0)
+
+
+def test_one_value_has_no_deviation() -> None:
+    assert Spread.of([3.0]) == Spread(3.0, None)
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, math.sqrt(2))
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5, 6, 12])
+def test_the_interval_is_students_of_the_differences(pairs: int) -> None:
+    ours, theirs = DRAW.normal(60, 2, pairs).tolist(), DRAW.normal(58, 2, pairs).tolist()
+    found = paired(ours, theirs)
+    test = stats.ttest_rel(ours, theirs)
+    low, high = test.confidence_interval(0.95)
+    assert found.low == pytest.approx(low)
+    assert found.high == pytest.approx(high)
+    assert found.mean == pytest.approx(statistics.fmean(ours) - statistics.fmean(theirs))
+
+
+def test_one_pair_has_a_difference_and_nothing_else() -> None:
+    assert paired([61.0], [60.0]) == (1.0, None, None, None, 1)
+
+
+def test_too_few_pairs_get_no_p_value_because_it_could_not_be_small() -> None:
+    for pairs in range(2, FEWEST_PAIRS):
+        clear = [float(n) for n in range(1, pairs + 1)]  # all on one side: the smallest p there is
+        assert stats.wilcoxon(clear).pvalue > 0.05
+        assert paired(clear, [0.0] * pairs).p is None
+    clear = [float(n) for n in range(1, FEWEST_PAIRS + 1)]
+    assert paired(clear, [0.0] * FEWEST_PAIRS).p == stats.wilcoxon(clear).pvalue < 0.05
+
+
+def test_equal_runs_do_not_differ() -> None:
+    found = paired([50.0] * 8, [50.0] * 8)
+    assert (found.mean, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_holm_is_that_of_statsmodels_and_keeps_the_gaps() -> None:
+    multipletests = importlib.import_module("statsmodels.stats.multitest").multipletests
+    for size in (1, 2, 5, 9):
+        ps = DRAW.uniform(0, 0.2, size).tolist()
+        assert holm(ps) == pytest.approx(multipletests(ps, method="holm")[1].tolist())
+    assert holm([0.01, None, 0.02]) == [pytest.approx(0.02), None, pytest.approx(0.02)]
+
+
+def test_ranks_and_friedman_are_those_of_scipy() -> None:
+    scores = {name: DRAW.normal(60 + place, 3, 4).tolist() for place, name in enumerate("abcd")}
+    found = ranks(scores)
+    for block in range(4):
+        order = sorted(scores, key=lambda name: -scores[name][block])
+        for name in scores:
+            scores[name].append(float(order.index(name) + 1))  # the rank, after the four scores
+    for name, line in scores.items():
+        assert found.means[name] == pytest.approx(statistics.fmean(line[4:]))
+    p = stats.friedmanchisquare(*(line[:4] for line in scores.values())).pvalue
+    assert found.p == pytest.approx(p)
+
+
+def test_nemenyi_draws_the_line_where_scikit_posthocs_does() -> None:
+    """Mean ranks at the critical difference have p = 0.05 there."""
+    table = DRAW.normal(60, 3, (7, 4))  # blocks x methods
+    found = ranks({str(n): table[:, n].tolist() for n in range(4)})
+    assert found.critical is not None
+    theirs = scikit_posthocs.posthoc_nemenyi_friedman(table).to_numpy()
+    for one in range(4):
+        for other in range(one):
+            apart = abs(found.means[str(one)] - found.means[str(other)])
+            assert (apart > found.critical) == (theirs[one, other] < 0.05)
+
+
+def test_fewer_than_three_methods_have_ranks_and_no_test() -> None:
+    assert ranks({"a": [1.0, 2.0], "b": [2.0, 3.0]}) == ({"a": 2.0, "b": 1.0}, None, None)

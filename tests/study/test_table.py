@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.study.collect import Record, read_record
+from protofed.study.formats import FORMATS, footnotes, header, line
+from protofed.study.stats import Spread
+from protofed.study.table import Comparison, Row, Rule, compare
+from protofed.study.variants import Cell
+
+
+@pytest.fixture
+def records(grid: list[Cell]) -> list[Record]:
+    return [read_record(cell.folder) for cell in grid]
+
+
+@pytest.mark.parametrize("rule", ["last_five", "last"])
+def test_cells_are_means_over_seeds_of_what_the_runs_say(rule: Rule, records: list[Record]) -> None:
+    table = compare(records, rule=rule)
+    for row in table.rows:
+        scores = [getattr(r.result, rule) for r in records if r.label == row.label]
+        assert row.digests == tuple(r.result.digest[:12] for r in records if r.label == row.label)
+        for name in table.domains:
+            values = [s.domains[name] for s in scores]
+            expected = (statistics.fmean(values), statistics.stdev(values))
+            assert row.cells[name] == pytest.approx(expected)
+        for name in ("mean", "worst", "spread"):
+            values = [getattr(s, name) for s in scores]
+            assert row.cells[name] == pytest.approx(
+                (statistics.fmean(values), statistics.stdev(values))
+            )
+
+
+def test_the_difference_is_paired_by_seed(records: list[Record]) -> None:
+    table = compare(records, baseline="FedAvg")
+    base, other = table.rows
+    assert base.difference is None
+    assert other.difference is not None
+    means = {(r.label, r.seed): r.result.last_five.mean or 0 for r in records}
+    gaps = [means["FPL", seed] - means["FedAvg", seed] for seed in (0, 1)]
+    assert other.difference.mean == pytest.approx(statistics.fmean(gaps))
+    assert (other.difference.pairs, other.difference.p) == (2, None)
+    assert compare(records, baseline="FPL").rows[1].difference is None
+
+
+def test_a_missing_seed_leaves_the_common_ones(records: list[Record]) -> None:
+    table = compare(records[:3])
+    assert table.rows[1].seeds == (0,)
+    assert table.rows[1].difference is not None
+    assert table.rows[1].difference.pairs == 1
+
+
+def test_an_unknown_baseline_and_a_doubled_run_are_refused(records: list[Record]) -> None:
+    with pytest.raises(ProtofedError, match="baseline"):
+        compare(records, baseline="FedLSA")
+    with pytest.raises(ProtofedError, match="same seed"):
+        compare([*records, records[0]])
+
+
+def made(**means: float) -> Comparison:
+    """A table with one domain and the given means."""
+    rows = tuple(
+        Row(
+            label,
+            (0,),
+            ("abc",),
+            dict.fromkeys(("d", "mean", "worst", "spread"), Spread(m, None)),
+            None,
+        )
+        for label, m in means.items()
+    )
+    return Comparison(("d",), rows, next(iter(means)), "last round", None, ())
+
+
+def test_best_and_second_are_marked_and_small_spreads_are_good() -> None:
+    table = made(a=50.0, b=70.0, c=60.0)
+    assert table.best("d") == ("b", "c")
+    assert table.best("spread") == ("a", "c")
+    assert made(a=50.0, b=50.001).best("d") == (None, None)
+    text = FORMATS["latex"](table)
+    assert r"\textbf{70.00}" in text
+    assert r"\underline{60.00}" in text
+    assert text.count(r"\toprule") == text.count(r"\midrule") == text.count(r"\bottomrule") == 1
+    assert "**70.00**" in FORMATS["markdown"](table)
+
+
+def test_latex_and_markdown_survive_odd_names() -> None:
+    table = made(**{"a_b & 5 % | x": 1.0, "c": 2.0})
+    assert r"a\_b \& 5 \% | x &" in FORMATS["latex"](table)
+    assert r"| a_b & 5 % \| x |" in FORMATS["markdown"](table)
+
+
+def test_every_format_says_by_which_rule_and_csv_and_json_hold_the_numbers(
+    records: list[Record],
+) -> None:
+    table = compare(records)
+    for name, text in ((name, make(table)) for name, make in FORMATS.items()):
+        assert table.rule in text, name
+    plain = json.loads(FORMATS["json"](table))
+    lines = list(csv.DictReader(io.StringIO(FORMATS["csv"](table))))
+    for place, row in enumerate(table.rows):
+        for name in table.columns:
+            cell = row.cells[name]
+            assert cell is not None
+            assert plain["rows"][place]["cells"][name] == {"mean": cell.mean, "std": cell.std}
+            (found,) = [n for n in lines if (n["method"], n["column"]) == (row.label, name)]
+            assert (float(found["mean"]), float(found["std"])) == cell
+
+
+def test_the_terminal_says_too_few_seeds_to_test(records: list[Record]) -> None:
+    table = compare(records)
+    assert line(table, table.rows[1])[-1] == "too few seeds to test"
+    assert header(table)[-2:] == ["to FedAvg", "test"]
+    notes = "\n".join(footnotes(table))
+    assert "2 seeds (0, 1)" in notes
+    assert all(digest in notes for row in table.rows for digest in row.digests)
