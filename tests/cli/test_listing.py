@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,12 @@ def first_words(table: str) -> list[str]:
 
 def test_the_version_is_the_package_s(cli: Cli) -> None:
     assert cli("--version") == (0, f"protofed {__version__}\n", "")
+
+
+def test_the_commands_are_known_before_pydantic_is() -> None:
+    code = "import sys, protofed.cli; print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

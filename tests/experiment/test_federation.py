@@ -141,3 +141,55 @@ def test_validation_images_are_held_out_from_the_clients_and_scored_in_place_of_
     assert {bytes(image.numpy()) for image in scored} < every
     assert any("not on the test images" in notice for notice in part.notices)
     assert "validation" not in tiny().plain()
+
+
+def test_held_out_images_are_never_public(tiny: Make) -> None:
+    """A method must not train on what it is scored with."""
+    whole = {"kind": "shares", "clients": {"optical": 1, "print": 1}, "share": 1.0}
+    with pytest.raises(ProtofedError, match="none are left"):
+        assemble(tiny(method="fedmd", partition=whole, validation=0.2))
+    federation = assemble(tiny(method="fedmd", validation=0.4, public={"samples": 400}))
+    shown = {bytes(image.numpy()) for image in federation.server.public}
+    for test in federation.tests.values():
+        assert not shown & {bytes(image.numpy()) for image in test.images}
+
+
+def test_a_domain_without_clients_has_no_score_on_held_out_images(
+    tiny: Make, tmp_path: Path
+) -> None:
+    only = {"kind": "shares", "clients": {"optical": 2, "print": 0}, "samples": 9}
+    experiment = tiny(method=quick("fedgh"), partition=only, validation=0.4, rounds=1)
+    result = run(experiment, tmp_path / "a")
+    assert list(result.last.domains) == ["optical"]
+    assert "global head" in result.opinions
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.01, 1), (0.99, 8)])
+def test_one_image_at_least_is_held_out_and_one_is_left(
+    share: float, held: int, tiny: Make
+) -> None:
+    federation = assemble(tiny(validation=share))
+    assert {len(site.train) for site in federation.sites.values()} == {9 - held}
+    single = {"kind": "shares", "clients": 2, "samples": 1}
+    with pytest.raises(ProtofedError, match="validation: no client has two images"):
+        assemble(tiny(validation=share, partition=single))
+
+
+def test_public_images_must_be_there_for_who_needs_them_and_one_for_each_domain(
+    tiny: Make,
+) -> None:
+    with pytest.raises(ProtofedError, match="public: needed by FedMD"):
+        tiny(method="fedmd", public=None)
+    with pytest.raises(ProtofedError, match=r"public\.samples: at least one for each of the 2"):
+        assemble(tiny(method="fedmd", public={"samples": 1}))
+
+
+def test_a_domain_with_few_images_left_gives_what_it_has(tiny: Make) -> None:
+    data = assemble(tiny()).benchmark
+    (size,) = {len(domain.train) for domain in data.domains}
+    most = {"kind": "shares", "clients": 2, "samples": {"optical": size - 3, "print": 9}}
+    federation = assemble(tiny(method="fedmd", partition=most, public={"samples": 40}))
+    assert {name: len(rows) for name, rows in federation.public.items()} == {
+        "optical": 3,
+        "print": 20,
+    }

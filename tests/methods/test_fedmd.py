@@ -130,7 +130,7 @@ def test_digesting_makes_parties_say_more_alike() -> None:
         return float(torch.stack(said).std(0).mean())
 
     spreads = [spread(FedMD(digest_epochs=epochs)) for epochs in (0, 1, 2)]
-    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[0] > spreads[1] > spreads[2]
 
 
 def test_a_round_is_digesting_and_then_private_training() -> None:

@@ -125,7 +125,7 @@ def test_the_weight_of_mutual_learning_draws_the_two_models_together() -> None:
             for reply in run.up[1].values()
         ]
         apart.append(sum(float((a - b).abs().sum()) for a, b in said))
-    assert apart == sorted(apart, reverse=True)
+    assert apart[0] > apart[1] > apart[2]
     assert not tree.equal(after(FedMe(mutual=0)), after(FedMe()))
 
 

@@ -173,8 +173,24 @@ def test_it_holds_the_contract_with_an_adaptive_optimiser(optimiser: Any) -> Non
 
 def test_an_adaptive_step_of_the_size_for_sgd_is_cautioned() -> None:
     net = toy_net()
-    assert "method.lr = 0.5" in FedOPT(optimiser="yogi").caution(net)
     assert FedOPT().caution(net) == FedOPT(optimiser="yogi", lr=0.1).caution(net) == ""
+    for name in ("adam", "yogi"):
+        said = FedOPT(optimiser=name).caution(net)
+        assert f"{name} moves a weight by up to 0.5 in" in said
+        assert said.endswith("method.lr = 0.1")
+    assert FedOPT(optimiser="adagrad", lr=0.9).caution(net) == ""  # moves by up to 0.09
+    assert "up to 0.2 in" in FedOPT(optimiser="adagrad", lr=2).caution(net)
+
+
+@pytest.mark.parametrize("optimiser", ADAPTIVE)
+def test_the_caution_names_the_first_move_at_its_largest(optimiser: Any) -> None:
+    rule: dict[str, Any] = {"optimiser": optimiser, "lr": 2, "momentum": 0.7, "beta2": 0.84}
+    method = FedOPT(**rule, tau=1e-9)
+    [far] = path(method, [1.5], 0)
+    assert far == pytest.approx(0.6 if optimiser == "adagrad" else 1.5)
+    assert f"up to {far:.3g} in" in method.caution(toy_net())
+    assert path(FedOPT(**rule, tau=1), [1.5], 0) < [far]  # tau beside sqrt(v) shortens it
+    assert path(method, [-9], 0) == pytest.approx([-far])  # whatever the clients found
 
 
 @pytest.mark.parametrize(

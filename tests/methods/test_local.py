@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import torch
+
 from protofed.core import tree
 from protofed.core.site import Step
 from protofed.engines.local import LocalEngine
@@ -7,6 +9,7 @@ from protofed.engines.rounds import play_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.local import Local
 from protofed.testing import toy_sites
+from tests.methods.playing import play
 
 
 def test_nothing_travels() -> None:
@@ -29,3 +32,13 @@ def test_each_client_is_a_federation_of_one() -> None:
         for number in range(2):
             together = play_round(FedAvg(), site, together, engine, [client], Step(number, 2))
         assert tree.equal(alone.states[client], together.model)
+
+
+def test_a_client_predicts_with_its_own_model() -> None:
+    run, method = play(Local()), Local()
+    inbox = method.publish(run.server)
+    x, _ = next(run.sites[0].scan(run.sites[0].train))
+    scores = [method.predict(run.sites[0], inbox, state, x) for state in run.states.values()]
+    for mine, state in zip(scores, run.states.values(), strict=True):
+        assert torch.equal(mine, run.sites[0].look(state, x).logits)
+    assert not torch.equal(scores[0], scores[1])

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from protofed.core.errors import ProtofedError
 from protofed.data.digits_mini import DOMAINS
 from protofed.recipes.estimate import Pace, measure
-from protofed.recipes.listing import ALL_SCALES, duration, listing
+from protofed.recipes.listing import duration, listing
 from protofed.recipes.papers import printed
 from protofed.recipes.play import get_ready, play, unfinished
 from protofed.recipes.recipe import names, read_recipe
 from protofed.recipes.report import Report
-from protofed.recipes.scale import SCALES, Scale, plan
+from protofed.recipes.scale import Scale, plan
 from protofed.study.pool import Progress
+from protofed.study.variants import Cell
 
 MISSING = {"vlcs", "pathmnist-0.3", "pathmnist-0.5"}
 
@@ -84,6 +85,48 @@ def test_quick_has_fewer_rounds_and_one_seed_unless_told(tmp_path: Path) -> None
     assert {key for key in one if one[key] != other[key]} == {"rounds"}
 
 
+@pytest.mark.parametrize(
+    ("scale", "seeds", "told"),
+    [
+        ("paper", None, "the recipe as it is"),
+        ("paper", 3, "the recipe as it is"),
+        ("paper", 1, "the recipe with 1 seed instead of 3: differences are less certain"),
+        ("paper", 5, "the recipe with 5 seeds instead of 3"),
+        ("quick", 3, "the recipe with 10 rounds instead of 100: scores are lower"),
+        (
+            "quick",
+            None,
+            "the recipe with 10 rounds instead of 100 and 1 seed instead of 3: "
+            "scores are lower, differences are less certain",
+        ),
+    ],
+)
+def test_the_note_tells_what_really_runs(
+    scale: Scale, seeds: int | None, told: str, tmp_path: Path
+) -> None:
+    recipe = read_recipe("fpl-table1")
+    assert plan(recipe, recipe.part("office"), scale, seeds, tmp_path).note == told
+
+
+def test_a_part_whose_runs_all_failed_leaves_the_others(
+    smoked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = get_ready(read_recipe("fpl-table3"), "smoke", [], None, smoked)
+    digits, office = ready.plans
+    lost = tuple(c._replace(folder=tmp_path / c.folder.name) for c in office.cells)
+
+    def fail(cells: Sequence[Cell], workers: int, watch: object) -> dict[Path, str]:
+        # One row of digits fails first, then all of office; the second row of digits is there.
+        return {digits.cells[0].folder: "too dark", **{c.folder: "out of luck" for c in lost}}
+
+    monkeypatch.setattr("protofed.recipes.play.run_all", fail)
+    report = play(ready._replace(plans=(digits, office._replace(cells=lost))), 1, nothing)
+    assert [part.part for part in report.parts] == ["digits"]
+    assert report.parts[0].failed == (f"{digits.cells[0].label}, seed 0: failed: too dark",)
+    assert report.failed == {"office": "every run failed, the first with: out of luck"}
+    assert report.plain()["failed"] == report.failed
+
+
 def test_a_benchmark_that_is_not_there_is_skipped_with_its_note(smoked: Path) -> None:
     report = smoke("fedseproto-table2", smoked)
     assert report.skipped == {"vlcs": "the images of vlcs cannot be had in protofed yet"}
@@ -121,7 +164,6 @@ def test_an_estimate_counts_rounds_scorings_and_open_runs(tmp_path: Path, smoked
 def test_the_list_has_every_recipe_and_times_that_grow_with_the_scale() -> None:
     rows = listing()
     assert tuple(row.name for row in rows) == names()
-    assert ALL_SCALES == tuple(SCALES) == get_args(Scale)
     for row in rows:
         assert 0 < row.seconds["quick"] < row.seconds["paper"]
         assert row.whole == (not MISSING & set(row.parts))

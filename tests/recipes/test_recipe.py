@@ -10,6 +10,7 @@ from protofed.core.errors import ProtofedError
 from protofed.data.catalog import BENCHMARKS, load
 from protofed.data.parts import divide
 from protofed.experiment.parse import method_from
+from protofed.methods.fedlsa import FedLSA
 from protofed.recipes.estimate import PACE
 from protofed.recipes.papers import printed
 from protofed.recipes.recipe import SOURCES, Recipe, names, nested, read_recipe, recipe_from
@@ -159,3 +160,21 @@ def test_what_a_part_says_goes_before_the_recipe() -> None:
     here = recipe.parts[0]
     assert recipe.settings(here)["rounds"] == (2, "our_choice")
     assert recipe.fields(here, recipe.rows[0]) == {"mu": (1.0, "paper")}
+
+
+def test_the_page_tells_fedlsa_s_values() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reproduce.md"
+    lines = page.read_text(encoding="utf-8").partition("## FedLSA's values")[2].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
+    (_, *fields), _, *rows = cells
+    told = {part: dict(zip(fields, map(float, row), strict=True)) for part, *row in rows}
+    seen = set()
+    for recipe in (read_recipe("fedlsa-table2"), read_recipe("fedlsa-table3")):
+        row = next(row for row in recipe.rows if row.label == "FedLSA")
+        for part in recipe.parts:
+            values = recipe.fields(part, row)
+            assert told[part.name] == {field: values[field].value for field in fields}
+            assert {values[field].source for field in fields} == {"our_choice"}
+            seen.add(part.name)
+    assert seen == told.keys()
+    assert told["office"] == {field: getattr(FedLSA(), field) for field in fields}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def beside(
 
 
 def report(part: Beside, name: str = "fedseproto-table1") -> Report:
-    return Report(name, printed()[name], (part,), {"other": "no images"})
+    return Report(name, printed()[name], (part,), {"other": "no images"}, {})
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,8 @@ def test_a_failed_run_leaves_a_row_without_scores(smoked: Path) -> None:
     assert rows["FedProx"].difference("MNIST") is None
     assert rows["MOON"].our_delta is not None
     assert "FedProx, seed 0: failed: out of luck" in part.notes
+    assert report(part).faulty
+    assert not report(beside(smoked)).faulty
 
 
 def test_without_the_baseline_no_row_has_a_difference_to_it(smoked: Path) -> None:
@@ -156,6 +160,19 @@ def test_markdown_has_tables_notes_sources_and_what_was_skipped(smoked: Path) ->
     assert "- recipe, our choice: " in text
     assert "FedProx: mu 0.01" in text
     assert text.endswith("### other\n\nskipped: no images\n")
+
+
+def test_bars_and_line_breaks_do_not_break_markdown(smoked: Path) -> None:
+    part = beside(smoked, fail=1)
+    first = replace(part.lines[0], label="Fed|Avg\nagain")
+    notes = (*part.notes, "a | fault\non two lines")
+    odd = replace(part, lines=(first, *part.lines[1:]), notes=notes)
+    text = markdown(replace(report(odd), failed={"office": "every | run\nfailed"}))
+    rows = [row for row in text.splitlines() if row.startswith("| ")]
+    assert r"| Fed\|Avg again | ours |" in text
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
+    assert "- a \\| fault on two lines\n" in text
+    assert text.endswith("### office\n\nfailed: every \\| run failed\n")
 
 
 def test_settings_are_listed_by_source(smoked: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ with warnings.catch_warnings():
 
 from protofed.core.errors import ProtofedError
 from protofed.recipes.recipe import names
+from protofed.study.variants import Cell
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -52,6 +53,7 @@ def test_a_table_is_run_in_processes_then_read(call: Call, tmp_path: Path) -> No
     assert code == 0
     assert "2 of 2 runs to do" in err
     assert err.count(": finished") == 2
+    assert "[2/2] " in err
     told = json.loads(out)
     assert [part["part"] for part in told["parts"]] == ["digits", "office"]
     assert len(list((tmp_path / "runs").glob("*/done"))) == 2
@@ -68,6 +70,36 @@ def test_the_terminal_says_that_smoke_is_not_comparable(call: Call, smoked: Path
     assert "FedAvg+GA" in out
     assert "difference" not in out
     assert "recipe, paper: net seproto-cnn" in out
+
+
+def test_a_failed_run_is_told_after_the_table_with_code_1(
+    call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cells: Sequence[Cell], workers: int, watch: object) -> dict[Path, str]:
+        return {cell.folder: "out of luck" for cell in cells[:broken]}
+
+    monkeypatch.setattr("protofed.recipes.play.run_all", fail)
+    broken = 1
+    code, out, _ = call("fpl-table3", "--runs", smoked)
+    assert code == 1
+    assert "MNIST" in out
+    assert "failed: out of luck" in out
+    broken = 2
+    code, out, _ = call("fpl-table3", "--runs", smoked)
+    assert code == 1
+    assert out.count("failed: every run failed, the first with: out of luck") == 2
+
+
+def test_stopping_the_forecast_says_how_to_go_on(
+    call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(cells: Sequence[Cell]) -> list[Cell]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protofed.recipes.play.unfinished", stop)
+    code, _, err = call("fpl-table3", "--runs", smoked)
+    assert code == 130
+    assert "the same command goes on" in err
 
 
 def test_markdown_and_one_part(call: Call, smoked: Path) -> None:

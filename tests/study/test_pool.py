@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -48,6 +49,22 @@ def test_a_run_that_fails_is_named_and_the_others_finish(tmp_path: Path) -> None
     assert any(n.startswith("FedProx, seed 0: failed: client") for n in news)
 
 
+def test_a_killed_worker_is_named_and_the_others_finish(tmp_path: Path) -> None:
+    made = cells(named(["fedavg", "fedprox"], {**SHARED, "rounds": 30}), range(1), tmp_path)
+    killed: list[int | None] = []
+
+    def kill_the_first(progress: Progress) -> None:
+        children = multiprocessing.active_children()
+        if children and not killed and progress.rounds:
+            killed.append(children[0].pid)
+            children[0].kill()
+
+    faults = run_all(made, 1, kill_the_first)
+    assert killed
+    assert faults == {made[0].folder: "its process ended with code -9"}
+    assert (made[1].folder / "done").exists()
+
+
 def test_a_folder_of_another_experiment_stops_the_grid_before_it_starts(
     copied: list[Cell], tmp_path: Path
 ) -> None:
@@ -77,7 +94,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, play(folder)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
     how: signal.Signals, unbroken: tuple[Path, str], tmp_path: Path
 ) -> None:

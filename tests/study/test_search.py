@@ -22,11 +22,13 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         axis(text)
 
 
-def trials(tmp_path: Path, number: int) -> list[tuple[Cell, float]]:
-    """A search whose score is best where mu is near 0.1."""
+def trials(tmp_path: Path, number: int) -> list[tuple[Cell, float | str]]:
+    """A search whose score is best where mu is near 0.1; above 5 the run fails."""
 
     def play(cell: Cell) -> float:
         mu = cell.experiment.plain()["method"]["mu"]
+        if mu > 5:
+            raise ProtofedError("diverged")
         return float(-abs(mu - 0.1))
 
     axes = [axis("method.mu=0.001..10")]
@@ -35,9 +37,17 @@ def trials(tmp_path: Path, number: int) -> list[tuple[Cell, float]]:
 
 def test_a_search_comes_near_the_best_and_takes_the_same_way_again(tmp_path: Path) -> None:
     found = trials(tmp_path, 25)
-    assert max(score for _, score in found) > -0.05
+    assert max(score for _, score in found if not isinstance(score, str)) > -0.05
     again = trials(tmp_path, 10)
     assert [cell.folder for cell, _ in again] == [cell.folder for cell, _ in found[:10]]
+
+
+def test_a_trial_that_fails_is_told_and_the_search_goes_on(tmp_path: Path) -> None:
+    found = trials(tmp_path, 25)
+    assert len(found) == 25
+    failed = [cell for cell, score in found if score == "diverged"]
+    assert failed
+    assert all(cell.experiment.plain()["method"]["mu"] > 5 for cell in failed)
 
 
 def test_a_search_is_scored_on_held_out_images(tmp_path: Path) -> None:

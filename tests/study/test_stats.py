@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protofed.study.stats import FEWEST_PAIRS, Spread, holm, paired, ranks
+from protofed.study.stats import Spread, fewest_pairs, holm, paired, ranks
 
 scikit_posthocs = importlib.import_module("scikit_posthocs")  # it has no types
 DRAW = np.random.default_rng(0)
@@ -35,12 +35,25 @@ def test_one_pair_has_a_difference_and_nothing_else() -> None:
 
 
 def test_too_few_pairs_get_no_p_value_because_it_could_not_be_small() -> None:
-    for pairs in range(2, FEWEST_PAIRS):
+    for pairs in range(2, fewest_pairs(1)):
         clear = [float(n) for n in range(1, pairs + 1)]  # all on one side: the smallest p there is
         assert stats.wilcoxon(clear).pvalue > 0.05
         assert paired(clear, [0.0] * pairs).p is None
-    clear = [float(n) for n in range(1, FEWEST_PAIRS + 1)]
-    assert paired(clear, [0.0] * FEWEST_PAIRS).p == stats.wilcoxon(clear).pvalue < 0.05
+    clear = [float(n) for n in range(1, 7)]
+    assert paired(clear, [0.0] * 6).p == stats.wilcoxon(clear).pvalue < 0.05
+
+
+@pytest.mark.parametrize(("tests", "pairs"), [(1, 6), (2, 7), (7, 9), (21, 10)])
+def test_several_tests_need_more_pairs_for_a_p_value_that_can_be_small(
+    tests: int, pairs: int
+) -> None:
+    assert fewest_pairs(tests) == pairs
+    for number, small in ((pairs, True), (pairs - 1, False)):
+        clear = [float(n) for n in range(1, number + 1)]
+        least = holm([float(stats.wilcoxon(clear).pvalue)] * tests)[0]
+        assert least is not None
+        assert (least <= 0.05) == small
+        assert (paired(clear, [0.0] * number, tests).p is not None) == small
 
 
 def test_equal_runs_do_not_differ() -> None:

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import statistics
+from dataclasses import replace
 
 import pytest
 
 from protofed.core.errors import ProtofedError
+from protofed.experiment.evaluate import Scores
 from protofed.study.collect import Record, read_record
 from protofed.study.formats import FORMATS, footnotes, header, line
 from protofed.study.stats import Spread
@@ -78,11 +80,14 @@ def made(**means: float) -> Comparison:
     return Comparison(("d",), rows, next(iter(means)), "last round", None, ())
 
 
+def standings(table: Comparison, column: str) -> dict[str, str]:
+    return {row.label: table.standing(column, row.label) for row in table.rows}
+
+
 def test_best_and_second_are_marked_and_small_spreads_are_good() -> None:
     table = made(a=50.0, b=70.0, c=60.0)
-    assert table.best("d") == ("b", "c")
-    assert table.best("spread") == ("a", "c")
-    assert made(a=50.0, b=50.001).best("d") == (None, None)
+    assert standings(table, "d") == {"a": "", "b": "best", "c": "second"}
+    assert standings(table, "spread") == {"a": "best", "b": "", "c": "second"}
     text = FORMATS["latex"](table)
     assert r"\textbf{70.00}" in text
     assert r"\underline{60.00}" in text
@@ -90,9 +95,30 @@ def test_best_and_second_are_marked_and_small_spreads_are_good() -> None:
     assert "**70.00**" in FORMATS["markdown"](table)
 
 
+def test_what_prints_the_same_is_marked_the_same() -> None:
+    assert standings(made(a=50.0, b=50.001), "d") == {"a": "", "b": ""}
+    ties = made(a=60.0, b=60.001, c=50.0, d=50.0, e=40.0)
+    assert list(standings(ties, "d").values()) == ["best", "best", "second", "second", ""]
+
+
+def test_rows_scored_by_different_rules_are_refused(records: list[Record]) -> None:
+    other = records[2]._replace(
+        result=replace(records[2].result, rules={"last": "last round", "last_five": "of 1"})
+    )
+    with pytest.raises(ProtofedError, match="different rules"):
+        compare([records[0], other])
+    assert compare([records[0], other], rule="last").rule == "last round"
+
+
+def test_a_run_without_a_score_has_no_difference(records: list[Record]) -> None:
+    none = replace(records[2].result, last_five=Scores({"optical": None, "print": None}))
+    assert compare([records[0], records[2]._replace(result=none)]).rows[1].difference is None
+
+
 def test_latex_and_markdown_survive_odd_names() -> None:
-    table = made(**{"a_b & 5 % | x": 1.0, "c": 2.0})
+    table = made(**{"a_b & 5 % | x": 1.0, "c^2": 2.0})
     assert r"a\_b \& 5 \% | x &" in FORMATS["latex"](table)
+    assert r"c\textasciicircum{}2 &" in FORMATS["latex"](table)
     assert r"| a_b & 5 % \| x |" in FORMATS["markdown"](table)
 
 

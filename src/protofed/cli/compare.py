@@ -114,6 +114,8 @@ def sweep(
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     if bool(grid) == bool(ranges):
         raise typer.BadParameter("give either --grid or --search")
+    if ranges and (seeds > 1 or workers or baseline or form != "table"):
+        raise typer.BadParameter("a --search has none of --seeds, --workers, --baseline, --format")
     if ranges:
         _search(method, ranges, trials, shared, score, runs)
         return
@@ -137,10 +139,19 @@ def _search(
         return getattr(run(cell.experiment, cell.folder), score).mean or 0.0
 
     best: tuple[float, str] = (-1.0, "")
-    for cell, found in search(method, [axis(text) for text in ranges], trials, shared, runs, play):
-        typer.echo(f"{found:6.2f}  {cell.label}  {cell.experiment.digest[:12]}")
-        best = max(best, (found, cell.label))
-    typer.echo(f"best on held-out images: {best[0]:.2f} with {best[1]}")
+    axes = [axis(text) for text in ranges]
+    try:
+        for cell, found in search(method, axes, trials, shared, runs, play):
+            if isinstance(found, str):
+                typer.echo(f"failed  {cell.label}: {found.splitlines()[0]}")
+            else:
+                typer.echo(f"{found:6.2f}  {cell.label}  {cell.experiment.digest[:12]}")
+                best = max(best, (found, cell.label))
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on", err=True)
+        raise typer.Exit(130) from None
+    flags = " ".join(f"--set {word}" for word in best[1].split())
+    typer.echo(f"best on held-out images: {best[0]:.2f} with {flags or 'nothing: all failed'}")
 
 
 def track(
@@ -162,7 +173,10 @@ def _shared(
 
     flags["net"] = listed(flags["net"])
     given = {field: value for field, value in flags.items() if value is not None}
-    return raw_spec(spec, list(assignments or []), given)[0]
+    raw, _ = raw_spec(spec, list(assignments or []), given)
+    if "seed" in raw:
+        raise typer.BadParameter("seed: every row runs with the same seeds; say how many: --seeds")
+    return raw
 
 
 def _play(
@@ -176,13 +190,15 @@ def _play(
 ) -> None:
     """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
     from protofed.cli.show import GridWatcher
-    from protofed.core.errors import ProtofedError
+    from protofed.core.errors import ProtofedError, known_name
     from protofed.study.collect import check_comparable, read_record
     from protofed.study.pool import cores, run_all
     from protofed.study.table import compare as set_side_by_side
     from protofed.study.variants import cells
 
     grid = cells(variants, range(seeds), runs)
+    if baseline:
+        known_name("baseline", baseline, [variant.label for variant in variants])
     with GridWatcher() as watch:
         try:
             faults = run_all(grid, workers or cores(), watch)
@@ -194,6 +210,8 @@ def _play(
         raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
     notes = check_comparable(done, free=_free(variants))
     notes += [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
+    if baseline not in {record.label for record in done}:
+        baseline = None  # it failed, which is told; the first row that is there stands in
     _print(set_side_by_side(done, baseline, score, notes), form)
     if faults:
         raise typer.Exit(1)

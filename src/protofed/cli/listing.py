@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from protofed.core.method import AnyMethod
 
 methods_app = typer.Typer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from protofed.recipes.play import Ready
     from protofed.recipes.report import Report
     from protofed.recipes.scale import Scale
-    from protofed.study.pool import Progress
 
 FORMATS = ("table", "markdown", "json")
 
@@ -41,7 +39,7 @@ def reproduce(
     """Run a table of a paper again and show ours beside the paper's.
 
     Finished runs are read from their folders and interrupted ones go on, so the same command can
-    be given again at any time.
+    be given again at any time. If a run failed, the rest is still shown, and the exit code is 1.
     """
     form = _one_of("--format", "json" if as_json else form, FORMATS)
     if listed:
@@ -54,7 +52,10 @@ def reproduce(
     from protofed.study.pool import cores
 
     ready = get_ready(read_recipe(name), _scale(scale), part or [], seeds, runs)
-    _print_report(_played(ready, workers or cores()), form)
+    report = _played(ready, workers or cores())
+    _print_report(report, form)
+    if report.faulty:
+        raise typer.Exit(1)
 
 
 def _one_of(option: str, word: str, known: tuple[str, ...]) -> str:
@@ -86,16 +87,17 @@ def _print_list(as_json: bool) -> None:
 
 def _played(ready: Ready, workers: int) -> Report:
     """Run with progress on stderr; Ctrl-C says how to go on."""
+    from protofed.cli.show import GridWatcher
     from protofed.recipes.play import play
 
-    with Follower() as follow:
+    with GridWatcher() as watch:
         for skipped, why in ready.skipped.items():
-            follow.say(f"{skipped}: skipped: {why}")
-        follow.say(_forecast(ready, workers))
+            watch.say(f"{skipped}: skipped: {why}")
         try:
-            return play(ready, workers, follow)
+            watch.say(_forecast(ready, workers))  # trains a little, so it may take a while
+            return play(ready, workers, watch)
         except KeyboardInterrupt:
-            follow.say("stopped; the same command goes on from there")
+            watch.say("stopped; the same command goes on from there")
             raise typer.Exit(130) from None
 
 
@@ -103,62 +105,16 @@ def _forecast(ready: Ready, workers: int) -> str:
     """How many runs are to do and, but for smoke, about how long they take."""
     from protofed.cli.show import clock
     from protofed.recipes.play import unfinished
-    from protofed.recipes.scale import SCALES
 
     left = len(unfinished(ready.cells))
     todo = f"{ready.recipe.name} at scale {ready.scale}: {left} of {len(ready.cells)} runs to do"
     if ready.scale == "smoke" or not left:
-        return f"{todo}; {SCALES[ready.scale]}"
+        return "; ".join([todo, *dict.fromkeys(plan.note for plan in ready.plans)])
     seconds = clock(ready.seconds(workers))
     return (
         f"{todo}, about {seconds} with {workers} at a time: an estimate from a few batches of the "
         f"first row; other methods may take twice as long"
     )
-
-
-class Follower:
-    """Follows many runs: a bar of all their rounds, and a line for each that ends."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        self.console = Console(stderr=True)
-        self.bar = Bar(
-            TextColumn("rounds"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self.console,
-            disable=not self.console.is_terminal,
-        )
-        self.task = self.bar.add_task("", total=None, left="")
-
-    def say(self, line: str) -> None:
-        """One line beside the progress."""
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def __enter__(self) -> Follower:
-        self.bar.start()
-        return self
-
-    def __call__(self, progress: Progress) -> None:
-        from protofed.cli.show import clock
-
-        seconds = progress.seconds_left
-        left = "" if seconds is None else f"{clock(seconds)} left"
-        self.bar.update(self.task, total=progress.of_rounds, completed=progress.rounds, left=left)
-        if progress.news:
-            self.say(f"{progress.news}  ({progress.runs}/{progress.of_runs} runs)  {left}".rstrip())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
 
 
 def _print_report(report: Report, form: str) -> None:
@@ -182,5 +138,5 @@ def _print_tables(report: Report) -> None:
         typer.echo()
         for note in [*footnotes(part), *settings(part.settings)]:
             typer.echo(f"note: {note}")
-    for name, why in report.skipped.items():
-        typer.echo(f"\n{name}\nskipped: {why}")
+    for name, why in report.missing:
+        typer.echo(f"\n{name}\n{why}")

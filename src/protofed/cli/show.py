@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from protofed.experiment.result import Result
 from protofed.experiment.runner import Progress
@@ -158,7 +159,8 @@ def print_table(
         right = place > 0 and all(_number(row[place]) for row in rows)
         table.add_column(column, justify="right" if right else "left")
     for number, row in enumerate(rows):
-        table.add_row(*row, end_section=number + 1 == line_before)
+        cells = (Text(cell) for cell in row)  # not markup: [names] may stand in labels
+        table.add_row(*cells, end_section=number + 1 == line_before)
     width = None if sys.stdout.isatty() else 200  # a pipe has no width to fit into
     Console(width=width).print(table)
 

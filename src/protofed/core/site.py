@@ -53,6 +53,11 @@ class Dataset:
         return Dataset(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
 
 
+def to_hold_out(size: int, share: float) -> int:
+    """How many of `size` images a share is: one at least, but never the last one left."""
+    return max(0, min(max(1, round(share * size)), size - 1))
+
+
 class Pixels(Protocol):
     """How stored images [B, side, side, 1 or 3] uint8 become a net's input."""
 

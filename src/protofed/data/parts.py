@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from protofed.core.rng import numpy_rng
+from protofed.core.site import to_hold_out
 from protofed.data.benchmark import Benchmark
 from protofed.data.partition import Partition
 
@@ -44,7 +45,7 @@ def withhold(
     held: dict[str, list[Tensor]] = {}
     for part in parts:
         order = numpy_rng(seed, "validation", part.client).permutation(len(part.rows))
-        cut = round(share * len(order))
+        cut = to_hold_out(len(order), share)
         held.setdefault(part.domain, []).append(part.rows[np.sort(order[:cut])])
         left.append(part._replace(rows=part.rows[np.sort(order[cut:])]))
     return tuple(left), {domain: torch.cat(rows) for domain, rows in held.items()}

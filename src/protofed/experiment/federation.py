@@ -38,12 +38,13 @@ def assemble(experiment: Experiment) -> Federation:
     """Load the data, deal it out, build the net and give every client its site."""
     data = experiment.data
     benchmark = load(data.name, data.domains, data.side)
-    parts, tests = _dealt(experiment, benchmark)
+    dealt = divide(experiment.partition, benchmark, experiment.seed)
+    parts, tests = _scored(experiment, benchmark, dealt)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
     if not sizes:
         raise ProtofedError("partition: no client holds any image; raise its share or samples")
     nets = build_nets(experiment, len(benchmark.classes))
-    public = _public(experiment, benchmark, parts)
+    public = _public(experiment, benchmark, dealt)
     trains = {domain.name: domain.train for domain in benchmark.domains}
     server = replace(
         _server(experiment, benchmark, nets[0], sizes),
@@ -91,16 +92,18 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     return nets
 
 
-def _dealt(
-    experiment: Experiment, benchmark: Benchmark
+def _scored(
+    experiment: Experiment, benchmark: Benchmark, dealt: tuple[Part, ...]
 ) -> tuple[tuple[Part, ...], dict[str, Dataset]]:
     """Who trains on what, and the sets to score on: test images, or ones held out from clients."""
-    parts = divide(experiment.partition, benchmark, experiment.seed)
     if experiment.validation is None:
-        return parts, {domain.name: domain.test for domain in benchmark.domains}
-    left, held = withhold(parts, experiment.validation, experiment.seed)
-    none = torch.arange(0)
-    return left, {d.name: d.train.rows(held.get(d.name, none)) for d in benchmark.domains}
+        return dealt, {domain.name: domain.test for domain in benchmark.domains}
+    left, held = withhold(dealt, experiment.validation, experiment.seed)
+    trains = {domain.name: domain.train for domain in benchmark.domains}
+    sets = {name: trains[name].rows(rows) for name, rows in held.items() if len(rows)}
+    if not sets:
+        raise ProtofedError("validation: no client has two images, so none can be held out")
+    return left, sets
 
 
 def _public(
@@ -109,6 +112,11 @@ def _public(
     """The rows of the public images by domain; none if the method needs none."""
     if experiment.public is None:
         return {}
+    if experiment.public.samples < len(benchmark.domains):
+        raise ProtofedError(
+            f"public.samples: at least one for each of the {len(benchmark.domains)} domains, "
+            f"got {experiment.public.samples}"
+        )
     public = unused(parts, benchmark, experiment.public.samples, experiment.seed)
     if not any(len(rows) for rows in public.values()):
         share = 0.8 / max(Counter(part.domain for part in parts).values())

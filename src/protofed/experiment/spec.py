@@ -204,8 +204,9 @@ class Experiment(Section):
     @classmethod
     def _has_a_use(cls, public: Public | None, info: ValidationInfo) -> Public | None:
         method = info.data.get("method")
-        if public and method and not _wants_public(method):
-            raise ValueError(f"not used by {method.about.label}: leave it out")
+        if method and bool(public) != _wants_public(method):
+            wrong = "not used by" if public else "needed by"
+            raise ValueError(f"{wrong} {method.about.label}: leave it out")
         return public
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, cast
 
+import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -78,6 +79,8 @@ class FedMe(Method[Exchanging, Model]):
 
         def loss(pair: dict[str, Model], batch: Batch) -> Tensor:
             own, other = (site.run(pair[name], batch.x).logits for name in ("own", OTHER))
+            if not self.mutual:
+                return F.cross_entropy(own, batch.y) + F.cross_entropy(other, batch.y)
             mine = mutual_loss(own, other, batch.y, self.mutual)
             return mine + mutual_loss(other, own, batch.y, self.mutual)
 

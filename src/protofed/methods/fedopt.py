@@ -6,6 +6,7 @@ Algorithm 2: its adaptive forms FedAdagrad, FedYogi and FedAdam -> _adaptive, _s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -20,7 +21,7 @@ from protofed.core.method import About, Global, Method, average
 from protofed.core.model import Model, Net
 from protofed.core.site import ClientId, Site, Step
 
-LARGEST_ADAPTIVE_LR = 0.1
+LARGEST_FIRST_MOVE = 0.1  # of a weight, by an adaptive optimiser
 
 
 @tree.node
@@ -58,11 +59,15 @@ class FedOPT(Method[Optimised, None]):
     )
 
     def caution(self, net: Net) -> str:
-        if self.optimiser == "sgd" or self.lr <= LARGEST_ADAPTIVE_LR:
+        # The first m is (1 - beta1) move; its v is move^2, for adam and yogi (1 - beta2) of it.
+        square = 1 if self.optimiser == "adagrad" else 1 - self.beta2
+        furthest = self.lr * (1 - self.momentum) / math.sqrt(square)
+        if self.optimiser == "sgd" or furthest <= LARGEST_FIRST_MOVE:
             return ""
         return (
-            f"{self.optimiser} moves every weight by about method.lr = {self.lr:g} in the first "
-            f"round, whatever the clients found; {LARGEST_ADAPTIVE_LR:g} or less is usual"
+            f"{self.optimiser} moves a weight by up to {furthest:.3g} in the first round, however "
+            f"little the clients moved it; {LARGEST_FIRST_MOVE:g} or less is usual, which is "
+            f"method.lr = {self.lr * LARGEST_FIRST_MOVE / furthest:.3g}"
         )
 
     def init_server(self, site: Site) -> Optimised:

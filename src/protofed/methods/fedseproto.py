@@ -41,7 +41,13 @@ class FedSeProto(Method[Prototyped, Model]):
     )
 
     ablations: ClassVar[Ablations] = {
-        "only L_CE": parts.ONLY_TASK,
+        "only L_CE": {
+            "schedule": "joint",
+            "posterior": "unit",
+            "alpha": 0.0,
+            "beta": 0.0,
+            "lam": 0.0,
+        },
         "without L_MI": {"beta": 0.0, "posterior": "unit"},
         "without L_KD": {"alpha": 0.0},
         "without L_Proto": {"lam": 0.0},
@@ -98,7 +104,7 @@ class FedSeProto(Method[Prototyped, Model]):
     def phase_loss(
         self, site: Site, inbox: Message, model: Model, phase: parts.Phase, batch: Batch
     ) -> Tensor:
-        """Basic: its cross entropy. Split: Eq. 15, the head frozen. Joint: both, nothing frozen."""
+        """Basic: cross entropy. Split: Eq. 15, head frozen. Joint: Eq. 15; + basic if alpha > 0."""
         x, y, protos = batch.x, batch.y, inbox.protos
         if phase == "basic":
             return F.cross_entropy(site.run(model, x, "basic").logits, y)

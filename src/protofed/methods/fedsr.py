@@ -56,11 +56,15 @@ class FedSR(Method[Global, Model]):
     def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
         draw = site.rng("sample", batch.step.round, batch.step.leg, batch.number)
         noise = torch.randn(len(batch.y), site.net.features, generator=draw)
-        out = site.run(model, batch.x, noise, batch.y)
-        length = out.z.square().sum(1) if self.l2_squared else out.z.norm(dim=1)
-        divergence = cast(Tensor, out.more)  # [B]
-        task = F.cross_entropy(out.logits, batch.y)
-        return task + self.alpha_l2r * length.mean() + self.alpha_cmi * divergence.mean()
+        out = site.run(model, batch.x, noise, batch.y if self.alpha_cmi else None)
+        loss = F.cross_entropy(out.logits, batch.y)
+        if self.alpha_l2r:
+            length = out.z.square().sum(1) if self.l2_squared else out.z.norm(dim=1)
+            loss = loss + self.alpha_l2r * length.mean()
+        if self.alpha_cmi:
+            divergence = cast(Tensor, out.more)  # [B]
+            loss = loss + self.alpha_cmi * divergence.mean()
+        return loss
 
     def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
         whole = replace(inbox, model=inbox.model | state)

@@ -40,7 +40,7 @@ class MOON(Method[Global, Model | None]):
     ) -> Tensor:
         out = site.run(model, batch.x)
         task = F.cross_entropy(out.logits, batch.y)
-        if state is None:  # nothing to push away from yet
+        if state is None or not self.mu:  # without a state: nothing to push away from yet
             return task
         ours, previous = site.look(inbox.model, batch.x).z, site.look(state, batch.x).z
         return task + self.mu * model_contrast(out.z, ours, previous, self.tau)

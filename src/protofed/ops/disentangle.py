@@ -18,7 +18,6 @@ Posterior = Literal["gaussian", "unit", "moment"]
 Phase = Literal["basic", "split", "joint"]
 Work = tuple[Phase, Batch]
 Schedule = Literal["sequential", "interleaved", "joint"]
-ONLY_TASK = {"schedule": "joint", "posterior": "unit", "alpha": 0.0, "beta": 0.0, "lam": 0.0}
 LEAST_VARIANCE = 1e-6
 LARGEST_MAP = 7  # side of the map that a decoder begins with
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from protofed.core.site import Dataset, Site
+from protofed.core.site import Dataset, Site, to_hold_out
 
 
 def hold_out(site: Site, share: float) -> tuple[Site, Dataset]:
@@ -14,8 +14,7 @@ def hold_out(site: Site, share: float) -> tuple[Site, Dataset]:
 
     It takes one image at least, but never the last one left to train on.
     """
-    size = len(site.train)
-    taken = max(0, min(max(1, round(share * size)), size - 1))
-    order = torch.randperm(size, generator=site.rng("hold out"))
+    taken = to_hold_out(len(site.train), share)
+    order = torch.randperm(len(site.train), generator=site.rng("hold out"))
     held, rest = order[:taken].sort().values, order[taken:].sort().values
     return replace(site, train=site.train.rows(rest)), site.train.rows(held)

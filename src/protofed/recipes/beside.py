@@ -9,7 +9,7 @@ from typing import Any
 
 from protofed.recipes.papers import PrintedPart
 from protofed.recipes.recipe import Recipe, Values
-from protofed.recipes.scale import SCALES, Plan, Scale
+from protofed.recipes.scale import Plan, Scale
 from protofed.study.collect import Record, check_comparable
 from protofed.study.stats import Difference, Spread
 from protofed.study.table import Comparison, compare
@@ -62,6 +62,7 @@ class Beside:
     scale: Scale
     settings: Values
     fields: dict[str, Values]  # of each row's method
+    failed: tuple[str, ...]  # runs that did, each with its fault
     notes: tuple[str, ...]
 
     @property
@@ -119,11 +120,11 @@ def lay_beside(
     base = recipe.baseline if recipe.baseline in finished else None
     table = compare(records, base, plan.rule)
     lines = tuple(_line(row.label, recipe, plan, printed, table, base) for row in recipe.rows)
-    failed = [
+    failed = tuple(
         f"{cell.label}, seed {cell.seed}: failed: {faults[cell.folder]}"
         for cell in plan.cells
         if cell.folder in faults
-    ]
+    )
     return Beside(
         part=plan.part.name,
         columns=tuple(lines[0].paper),
@@ -135,7 +136,8 @@ def lay_beside(
         scale=scale,
         settings=recipe.settings(plan.part),
         fields={row.label: recipe.fields(plan.part, row) for row in recipe.rows},
-        notes=(SCALES[scale], *failed, *notes, *_reasons(recipe, plan, scale, printed, records)),
+        failed=failed,
+        notes=(plan.note, *failed, *notes, *_reasons(recipe, plan, scale, printed, records)),
     )
 
 

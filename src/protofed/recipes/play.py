@@ -61,15 +61,18 @@ def get_ready(
 def play(ready: Ready, workers: int, watch: Watch) -> Report:
     """Run what is not finished and lay the scores beside the printed ones."""
     faults = run_all(ready.cells, workers, watch)
-    parts = [_part(ready, plan, faults) for plan in ready.plans]
+    parts, failed = [], {}
+    for one in ready.plans:
+        told = [faults[cell.folder] for cell in one.cells if cell.folder in faults]
+        if len(told) == len(one.cells):
+            failed[one.part.name] = f"every run failed, the first with: {told[0]}"
+        else:
+            parts.append(_part(ready, one, faults))
     name = ready.recipe.name
-    return Report(name, printed()[name], tuple(parts), ready.skipped)
+    return Report(name, printed()[name], tuple(parts), ready.skipped, failed)
 
 
 def _part(ready: Ready, plan: Plan, faults: Mapping[Path, str]) -> Beside:
     records = [read_record(c.folder, c.label) for c in plan.cells if c.folder not in faults]
-    if not records:
-        told = next(iter(faults.values()))
-        raise ProtofedError(f"part {plan.part.name}: every run failed, the first with: {told}")
     facts = printed()[ready.recipe.name].parts[plan.part.name]
     return lay_beside(ready.recipe, plan, ready.scale, facts, records, faults)

@@ -22,11 +22,23 @@ class Report:
     table: PrintedTable
     parts: tuple[Beside, ...]
     skipped: dict[str, str]  # parts that did not run, and why
+    failed: dict[str, str]  # parts of which no run came to its end, and why
 
     @property
     def title(self) -> str:
         """Whose table it is, and what it shows."""
         return f"{self.table.paper} ({self.table.venue}), {self.table.table}: {self.table.caption}"
+
+    @property
+    def faulty(self) -> bool:
+        """Whether any run failed."""
+        return bool(self.failed) or any(part.failed for part in self.parts)
+
+    @property
+    def missing(self) -> list[tuple[str, str]]:
+        """The parts without a table, each with what became of it."""
+        skipped = [(name, f"skipped: {why}") for name, why in self.skipped.items()]
+        return [*skipped, *((name, f"failed: {why}") for name, why in self.failed.items())]
 
     def plain(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
@@ -35,6 +47,7 @@ class Report:
             **self.table.model_dump(include={"paper", "venue", "table", "caption"}),
             "parts": [part.plain() for part in self.parts],
             "skipped": self.skipped,
+            "failed": self.failed,
         }
 
 
@@ -90,12 +103,12 @@ def settings(values: Values) -> list[str]:
 
 def markdown(report: Report) -> str:
     """The whole report: a table and its notes for each part, then its settings by source."""
-    blocks = [f"## {report.title}"]
+    blocks = [f"## {_safe(report.title)}"]
     for part in report.parts:
         rows = [head(part), ["---"] * len(head(part)), *body(part)]
-        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        table = "\n".join(f"| {' | '.join(map(_safe, row))} |" for row in rows)
         blocks += [f"### {part.part}", table, _listed(footnotes(part)), *_sources(part)]
-    blocks += [f"### {name}\n\nskipped: {why}" for name, why in report.skipped.items()]
+    blocks += [f"### {name}\n\n{_safe(why)}" for name, why in report.missing]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -108,7 +121,12 @@ def _sources(part: Beside) -> list[str]:
 
 
 def _listed(lines: list[str]) -> str:
-    return "\n".join(f"- {' '.join(line.split())}" for line in lines)
+    return "\n".join(f"- {_safe(line)}" for line in lines)
+
+
+def _safe(text: str) -> str:
+    """On one line, bars escaped: both would break a table."""
+    return " ".join(text.split()).replace("\\", r"\\").replace("|", r"\|")
 
 
 def as_json(report: Report) -> str:

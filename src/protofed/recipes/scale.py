@@ -17,12 +17,10 @@ from protofed.study.table import Rule
 from protofed.study.variants import Cell, Variant, cells
 
 Scale = Literal["smoke", "quick", "paper"]
-SCALES: dict[Scale, str] = {
-    "smoke": "NOT COMPARABLE with the paper: a few images of digits-mini, two rounds, a small net; "
-    "it shows only that every row runs",
-    "quick": "fewer rounds than in the paper and one seed: scores are lower, differences uncertain",
-    "paper": "the recipe as it is",
-}
+SMOKE_NOTE = (
+    "NOT COMPARABLE with the paper: a few images of digits-mini, two rounds, a small net; "
+    "it shows only that every row runs"
+)
 SMOKE_NET = "moon-cnn"  # the smallest
 SMOKE_CLIENTS = 4
 
@@ -34,11 +32,13 @@ class Plan(NamedTuple):
     cells: tuple[Cell, ...]
     columns: dict[str, str]  # the paper's name -> the domain at this scale
     rule: Rule
+    note: str  # what runs instead of the recipe
 
 
 def plan(recipe: Recipe, part: Part, scale: Scale, seeds: int | None, runs: Path) -> Plan:
     """The runs of a part; `seeds` counts them, the recipe's number if None."""
-    scoring = nested(recipe.settings(part))["scoring"]
+    settings = nested(recipe.settings(part))
+    scoring = settings["scoring"]
     count = seeds or (scoring["seeds"] if scale == "paper" else 1)
     variants = [
         Variant(row.label, _spec(recipe, part, row, scale, scoring["quick_rounds"]))
@@ -46,7 +46,25 @@ def plan(recipe: Recipe, part: Part, scale: Scale, seeds: int | None, runs: Path
     ]
     columns = dict(zip(part.columns, DOMAINS, strict=False)) if scale == "smoke" else part.columns
     made = tuple(cells(variants, range(count), runs))
-    return Plan(part, made, columns, cast(Rule, scoring["rule"]))
+    note = SMOKE_NOTE
+    if scale != "smoke":
+        rounds = made[0].experiment.rounds  # the same in all rows
+        note = changes((rounds, settings["rounds"]), (count, scoring["seeds"]))
+    return Plan(part, made, columns, cast(Rule, scoring["rule"]), note)
+
+
+def changes(rounds: tuple[int, int], seeds: tuple[int, int]) -> str:
+    """What runs, each beside the recipe's number, and what a smaller one does to the scores."""
+    parts = {
+        "round": (*rounds, "scores are lower"),
+        "seed": (*seeds, "differences are less certain"),
+    }
+    other = {word: part for word, part in parts.items() if part[0] != part[1]}
+    if not other:
+        return "the recipe as it is"
+    told = [f"{n} {word}{'s' * (n > 1)} instead of {of}" for word, (n, of, _) in other.items()]
+    effects = [effect for n, of, effect in other.values() if n < of]
+    return "the recipe with " + ": ".join(filter(None, [" and ".join(told), ", ".join(effects)]))
 
 
 def _spec(recipe: Recipe, part: Part, row: Row, scale: Scale, quick_rounds: int) -> Raw:

@@ -48,8 +48,7 @@ def results(table: Comparison) -> Table:
     for row in table.rows:
         cells = [Cell(text) for text in line(table, row)]
         for place, name in enumerate(table.columns, start=1):
-            best, second = table.best(name)
-            value, look = row.cells[name], {best: "best", second: "second"}.get(row.label, "")
+            value, look = row.cells[name], table.standing(name, row.label)
             cells[place] = Cell(cells[place].text, value.mean if value else None, look)
         if row.difference:
             cells[-2] = Cell(cells[-2].text, row.difference.mean)

@@ -8,10 +8,17 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from protofed.study.stats import FEWEST_PAIRS, Difference, Spread
+from protofed.study.stats import Difference, Spread, fewest_pairs
 from protofed.study.table import Comparison, Row
 
 Format = Literal["table", "markdown", "latex", "csv", "json"]
+TEX = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+}
 HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
 
 
@@ -54,11 +61,13 @@ def footnotes(table: Comparison) -> list[str]:
     """What must stand under the table."""
     seeds = sorted({seed for row in table.rows for seed in row.seeds})
     count = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
-    notes = [f"accuracy in %, {table.rule}; {count}, ± standard deviation over seeds"]
-    if len(table.rows) > 1:
+    several = len(seeds) > 1
+    deviation = ", ± standard deviation over seeds" if several else ""
+    notes = [f"accuracy in %, {table.rule}; {count}{deviation}"]
+    if len(table.rows) > 1 and several:
         notes.append(
             f"to {table.baseline}: paired by seed, 95 % interval (Student's t); test: Wilcoxon "
-            f"signed rank, Holm-corrected, from {FEWEST_PAIRS} seeds on"
+            f"signed rank, Holm-corrected, from {fewest_pairs(len(table.rows) - 1)} seeds on"
         )
     if table.ranks and table.ranks.critical is not None:
         mean = ", ".join(f"{label} {rank:.2f}" for label, rank in table.ranks.means.items())
@@ -74,7 +83,7 @@ def markdown(table: Comparison) -> str:
     """A Markdown table; best in bold, second in italics."""
     head = header(table)
     rows = [
-        [_marked(table, row, place, text, "**", "*") for place, text in enumerate(line(table, row))]
+        [_marked(table, row, place, text) for place, text in enumerate(line(table, row))]
         for row in table.rows
     ]
     body = [head, ["---"] * len(head), *rows]
@@ -88,9 +97,9 @@ def latex(table: Comparison) -> str:
     for row in table.rows:
         cells = [_tex(text) for text in line(table, row)[:-1]]
         for place, name in enumerate(table.columns, start=1):
-            best, second = table.best(name)
-            if row.label in (best, second):
-                command = "textbf" if row.label == best else "underline"
+            standing = table.standing(name, row.label)
+            if standing:
+                command = "textbf" if standing == "best" else "underline"
                 cells[place] = f"\\{command}{{{cells[place]}}}"
         rows.append(" & ".join(cells) + r" \\")
     heads = " & ".join(_tex(text) for text in header(table)[:-1]) + r" \\"
@@ -129,13 +138,12 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {
 }
 
 
-def _marked(
-    table: Comparison, row: Row, place: int, text: str, best_mark: str, second_mark: str
-) -> str:
+def _marked(table: Comparison, row: Row, place: int, text: str) -> str:
+    """A cell of a Markdown table, marked if it is one of the best two."""
     if not 1 <= place <= len(table.columns):
         return text
-    best, second = table.best(table.columns[place - 1])
-    mark = {best: best_mark, second: second_mark}.get(row.label, "") if best else ""
+    standing = table.standing(table.columns[place - 1], row.label)
+    mark = {"best": "**", "second": "*", "": ""}[standing]
     return f"{mark}{text}{mark}"
 
 
@@ -144,8 +152,7 @@ def _safe(text: str, mark: str) -> str:
 
 
 def _tex(text: str) -> str:
-    escaped = "".join(f"\\{c}" if c in "&%$#_{}" else c for c in text.replace("\\", "/"))
-    return escaped.replace("±", r"$\pm$").replace("~", r"\textasciitilde{}")
+    return "".join(TEX.get(c, c) for c in text)
 
 
 def terminal(table: Comparison) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:

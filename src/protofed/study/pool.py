@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -16,6 +18,7 @@ from protofed.core.errors import ProtofedError
 from protofed.experiment.rundir import RunDir
 from protofed.study.variants import Cell
 
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 LOOK = 0.3  # seconds between two looks at the runs
 
 
@@ -46,10 +49,18 @@ def run_all(cells: Sequence[Cell], workers: int, watch: Watch) -> dict[Path, str
     for cell in cells:
         RunDir(cell.folder).check(cell.experiment)
     pool = Pool(cells, workers, watch)
+    before = {number: signal.signal(number, _stop) for number in ENDINGS}
     try:
         return pool.play()
     finally:
         pool.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: object) -> None:
+    """End as Ctrl-C does: a closed terminal or a batch system must not leave runs behind."""
+    raise KeyboardInterrupt
 
 
 class Pool:
@@ -84,8 +95,11 @@ class Pool:
         name = f"{cell.label}, seed {cell.seed}"
         if process.exitcode == 0:
             return f"{name}: finished"
-        said = pipe.recv() if pipe.poll() else f"its process ended with code {process.exitcode}"
-        self.faults[cell.folder] = str(said)
+        try:
+            said = str(pipe.recv())
+        except EOFError:  # killed, perhaps for want of memory
+            said = f"its process ended with code {process.exitcode}"
+        self.faults[cell.folder] = said
         return f"{name}: failed: {said}"
 
     def stop(self) -> None:
@@ -126,6 +140,9 @@ def _start(cell: Cell) -> tuple[Cell, SpawnProcess, Connection]:
 def _work(cell: Cell, pipe: Connection) -> None:
     """One run, in its own process; a fault that is for people goes back through the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_DFL)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     from protofed.experiment.runner import run
 
     try:
@@ -133,3 +150,14 @@ def _work(cell: Cell, pipe: Connection) -> None:
     except ProtofedError as fault:
         pipe.send(str(fault))
         raise SystemExit(1) from None
+    except Exception as fault:
+        pipe.send(f"{type(fault).__name__}: {fault}")
+        raise
+
+
+def _end_with_the_parent() -> None:
+    """Nobody is left to tell if the parent is killed; the folder keeps the last checkpoint."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)

@@ -46,8 +46,8 @@ def search(
     raw: Raw,
     runs: Path,
     play: Callable[[Cell], float],
-) -> Iterator[tuple[Cell, float]]:
-    """Trials one after the other, each with its score; `play` runs one and says its score.
+) -> Iterator[tuple[Cell, float | str]]:
+    """Trials one after the other, each with its score, or with the fault that ended it.
 
     The test images are never looked at. The sampler has a fixed seed and finished runs are read,
     so that a search that was stopped takes the same way again.
@@ -57,15 +57,25 @@ def search(
     for _ in range(trials):
         trial = study.ask()
         own, words = shared, []
-        for field, low, high in axes:
-            log = Axis(field, low, high).log
-            value = float(f"{trial.suggest_float(field, low, high, log=log):.3g}")
-            own = set_field(own, f"{field}={value}")
-            words.append(f"{field.removeprefix('method.')}={value:g}")
-        (cell,) = cells([Variant(", ".join(words), own)], [int(raw.get("seed", 0))], runs)
-        score = play(cell)
+        for one in axes:
+            value = trial.suggest_float(one.field, one.low, one.high, log=one.log)
+            words.append(f"{one.field}={value:.3g}")
+            own = set_field(own, words[-1])
+        (cell,) = cells([Variant(" ".join(words), own)], [0], runs)
+        try:
+            score = play(cell)
+        except ProtofedError as fault:  # too bold, most likely; the sampler goes elsewhere
+            study.tell(trial, state=_failed())
+            yield cell, str(fault)
+            continue
         study.tell(trial, score)
         yield cell, score
+
+
+def _failed() -> Any:
+    import optuna
+
+    return optuna.trial.TrialState.FAIL
 
 
 def _study() -> Any:

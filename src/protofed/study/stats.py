@@ -11,7 +11,6 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95  # of intervals
-FEWEST_PAIRS = 6  # with 5 pairs Wilcoxon's p cannot fall below 0.0625
 
 
 class Spread(NamedTuple):
@@ -37,18 +36,26 @@ class Difference(NamedTuple):
     pairs: int
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
-    """Compare runs that share their seeds, pair by pair."""
+def fewest_pairs(tests: int) -> int:
+    """The pairs from which on Wilcoxon's p can be 0.05 after Holm's correction of some tests.
+
+    The smallest p of n pairs is 2 / 2^n: 6 pairs for one test, 7 for two, 9 for seven.
+    """
+    return math.ceil(math.log2(2 * tests / (1 - LEVEL)))
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float], tests: int = 1) -> Difference:
+    """Compare runs that share their seeds, pair by pair; `tests` is how many are made at once."""
     gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean, std = Spread.of(gaps)
     if std is None:
         return Difference(mean, None, None, None, 1)
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(gaps) - 1)) * std / math.sqrt(len(gaps))
-    return Difference(mean, mean - reach, mean + reach, _signed_rank(gaps), len(gaps))
+    return Difference(mean, mean - reach, mean + reach, _signed_rank(gaps, tests), len(gaps))
 
 
-def _signed_rank(gaps: Sequence[float]) -> float | None:
-    if len(gaps) < FEWEST_PAIRS:
+def _signed_rank(gaps: Sequence[float], tests: int) -> float | None:
+    if len(gaps) < fewest_pairs(tests):
         return None
     if not any(gaps):
         return 1.0

@@ -43,15 +43,13 @@ class Comparison:
         """Domains, then the summaries over them."""
         return (*self.domains, *SUMMARIES)
 
-    def best(self, column: str) -> tuple[str | None, str | None]:
-        """The labels of the best and the second best row of a column, as printed."""
-        known = [
-            (round(cell.mean, 2), row.label) for row in self.rows if (cell := row.cells[column])
-        ]
-        if len({score for score, _ in known}) < 2:
-            return None, None
-        order = sorted(known, key=lambda pair: pair[0], reverse=column != "spread")
-        return order[0][1], order[1][1]
+    def standing(self, column: str, label: str) -> Literal["best", "second", ""]:
+        """Whether a row is the best or second best of a column by what is printed; ties are."""
+        printed = {r.label: f"{cell.mean:.2f}" for r in self.rows if (cell := r.cells[column])}
+        order = sorted(set(printed.values()), key=float, reverse=column != "spread")
+        if len(order) < 2 or printed.get(label) not in order[:2]:
+            return ""
+        return "best" if printed[label] == order[0] else "second"
 
     def plain(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
@@ -80,37 +78,55 @@ def compare(
     if sum(map(len, of.values())) < len(records):
         raise ProtofedError("two runs of one row have the same seed: label them apart")
     rows = [
-        _row(label, runs, None if label == base else of[base], rule) for label, runs in of.items()
+        _row(label, runs, None if label == base else of[base], rule, len(of) - 1)
+        for label, runs in of.items()
     ]
     domains = tuple(records[0].result.last.domains)
     return Comparison(
         domains=domains,
         rows=tuple(_corrected(rows)),
         baseline=base,
-        rule=records[0].result.rules[rule],
+        rule=_rule(records, rule),
         ranks=_ranks(rows, domains),
         notes=tuple(notes),
     )
 
 
 def _row(
-    label: str, runs: Mapping[int, Result], base: Mapping[int, Result] | None, rule: Rule
+    label: str,
+    runs: Mapping[int, Result],
+    base: Mapping[int, Result] | None,
+    rule: Rule,
+    tests: int,
 ) -> Row:
     """A row from a method's runs by seed, and from the baseline's if it is another one."""
     scores = {seed: _scores(run, rule) for seed, run in sorted(runs.items())}
     domains = next(iter(scores.values())).domains
     values = {name: [s.domains[name] for s in scores.values()] for name in domains}
     values |= {name: [getattr(s, name) for s in scores.values()] for name in SUMMARIES}
-    both = sorted(runs.keys() & base.keys()) if base else []
-    ours = [scores[seed].mean or 0.0 for seed in both]
-    theirs = [_scores(base[seed], rule).mean or 0.0 for seed in both] if base else []
+    means = [(s.mean, _mean(base, seed, rule)) for seed, s in scores.items()]
+    pairs = [(ours, theirs) for ours, theirs in means if ours is not None and theirs is not None]
     return Row(
         label=label,
         seeds=tuple(scores),
         digests=tuple(runs[seed].digest[:12] for seed in scores),
         cells={name: _spread(column) for name, column in values.items()},
-        difference=paired(ours, theirs) if both else None,
+        difference=paired([a for a, _ in pairs], [b for _, b in pairs], tests) if pairs else None,
     )
+
+
+def _mean(runs: Mapping[int, Result] | None, seed: int, rule: Rule) -> float | None:
+    """The mean over domains of the run with a seed, if there is one."""
+    return _scores(runs[seed], rule).mean if runs and seed in runs else None
+
+
+def _rule(records: Sequence[Record], rule: Rule) -> str:
+    """The rule in words; rows that took their scores by different ones are refused."""
+    found = {record.result.rules[rule]: record.label for record in records}
+    if len(found) > 1:
+        told = "; ".join(f"{label}: {words}" for words, label in found.items())
+        raise ProtofedError(f"scores taken by different rules ({told})\nuse --score last")
+    return next(iter(found))
 
 
 def _scores(run: Result, rule: Rule) -> Scores:
@@ -134,7 +150,7 @@ def _corrected(rows: Sequence[Row]) -> list[Row]:
 def _ranks(rows: Sequence[Row], domains: Sequence[str]) -> Ranks | None:
     """Mean ranks over the domains where every method has a score."""
     common = [name for name in domains if all(row.cells[name] for row in rows)]
-    if len(rows) < 2 or not common:
-        return None
+    if len(rows) < 2 or not common or len({row.seeds for row in rows}) > 1:
+        return None  # with other seeds, another mean
     cells = {row.label: [row.cells[name] for name in common] for row in rows}
     return ranks({label: [cell.mean for cell in line if cell] for label, line in cells.items()})

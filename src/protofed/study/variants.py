@@ -67,6 +67,11 @@ def grid(name: str, axes: Iterable[str], raw: Raw) -> list[Variant]:
         field, equals, values = axis.partition("=")
         if not equals or not values:
             raise ProtofedError(f"--grid {axis}: write section.field=value,value,...")
+        if field.split(".")[0] in ("seed", "partition", "data", "validation"):
+            raise ProtofedError(
+                f"--grid {field}: rows of a table train and are scored on the same images"
+                f"\nuse one run each (protofed run), and protofed plot sensitivity"
+            )
         choices.append([(field, value) for value in values.split(",")])
     variants = []
     for settings in product(*choices):
