@@ -68,6 +68,19 @@ def test_what_cannot_become_a_table_is_told_before_anything_runs(
     assert not Path("runs").exists()
 
 
+def test_a_failed_baseline_is_said_and_a_name_in_any_case_is_known(cli: Cli) -> None:
+    rows = ["compare", "fedavg", "fedprox", "fedopt:lr=1e30"]
+    ended = cli(*rows, "--baseline", "fedopt (LR=1e30)", *TINY)
+    assert ended.code == 1
+    assert "FedOPT (lr=1e30) failed: differences are to FedAvg instead" in ended.out
+    assert "to FedAvg" in ended.out.splitlines()[0]
+
+
+def test_help_has_no_stray_backslashes(cli: Cli) -> None:
+    for command in ("run", "compare", "ablate", "sweep", "reproduce", "plot", "report", "track"):
+        assert "\\" not in cli(command, "--help").out
+
+
 def test_ablate_runs_what_the_method_declares(cli: Cli) -> None:
     ended = cli("ablate", "fedlsa", *TINY, "--set", "method.server_epochs=2", "--format", "csv")
     assert ended.code == 0, ended.err

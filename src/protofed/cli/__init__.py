@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+import click
 import typer
+from typer.core import TyperCommand
 
 from protofed import __version__
 from protofed.cli.compare import ablate, compare, sweep, track
@@ -15,6 +17,14 @@ from protofed.cli.reproduce import reproduce
 from protofed.cli.run import run
 from protofed.core.errors import ProtofedError
 
+
+class Plain(TyperCommand):
+    """A command whose help has no backslashes: typer escapes brackets for rich, which is off."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        return super().get_help(ctx).replace("\\[", "[")
+
+
 app = typer.Typer(
     name="protofed",
     help="Federated learning under domain shift, with prototypes and semantic anchors.",
@@ -24,14 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-app.command()(run)
-app.command()(compare)
-app.command()(ablate)
-app.command()(sweep)
-app.command()(track)
-app.command()(reproduce)
-app.command()(plot)
-app.command()(report)
+for command in (run, compare, ablate, sweep, reproduce, plot, report, track):
+    app.command(cls=Plain)(command)
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")
 

@@ -52,6 +52,7 @@ def compare(
 ) -> None:
     """Run several methods with the same seeds, and set them side by side.
 
+    METHODS are names, with fields of their own after a colon: fedavg fpl fpl:tau=0.05,upcr=0.
     Finished runs are not repeated; after Ctrl-C the same command goes on.
     """
     from protofed.study.variants import named
@@ -198,7 +199,9 @@ def _play(
 
     grid = cells(variants, range(seeds), runs)
     if baseline:
-        known_name("baseline", baseline, [variant.label for variant in variants])
+        labels = {variant.label.lower(): variant.label for variant in variants}
+        baseline = labels.get(baseline.lower(), baseline)
+        known_name("baseline", baseline, labels.values())
     with GridWatcher() as watch:
         try:
             faults = run_all(grid, workers or cores(), watch)
@@ -210,8 +213,10 @@ def _play(
         raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
     notes = check_comparable(done, free=_free(variants))
     notes += [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
-    if baseline not in {record.label for record in done}:
-        baseline = None  # it failed, which is told; the first row that is there stands in
+    wanted = baseline or variants[0].label
+    if wanted not in {record.label for record in done}:
+        notes.append(f"{wanted} failed: differences are to {done[0].label} instead")
+        baseline = None
     _print(set_side_by_side(done, baseline, score, notes), form)
     if faults:
         raise typer.Exit(1)

@@ -38,7 +38,7 @@ class FedProto(Method[Prototyped, Model]):
 
     lam: float = Field(default=1.0, ge=0, description="lambda: weight of the pull")
     param_avg: bool = Field(
-        default=True, description="average models too; false: only prototypes travel"
+        default=True, description="average models too; false: only prototypes, any nets"
     )
     collect: Collect = Field(
         default="post", description="prototypes after training, or online in the last epoch"

@@ -56,7 +56,7 @@ class FedSeProto(Method[Prototyped, Model]):
     alpha: float = Field(default=0.1, ge=0, description="alpha: weight of L_KD")
     beta: float = Field(default=0.01, ge=0, description="beta: weight of L_MI")
     lam: float = Field(default=1.0, ge=0, description="lambda: weight of L_Proto")
-    param_avg: bool = Field(default=True, description="false: only prototypes travel")
+    param_avg: bool = Field(default=True, description="false: only prototypes travel, any nets")
     schedule: parts.Schedule = Field(default="sequential", description="of the two phases")
     posterior: parts.Posterior = Field(default="gaussian", description="p(z|x) in Eq. 10")
     kd_form: Literal["corrected", "printed"] = Field(default="corrected", description="Eq. 11")

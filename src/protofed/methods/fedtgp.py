@@ -53,7 +53,7 @@ class FedTGP(Method[Trainable, Model]):
     server_epochs: int = Field(default=100, ge=0, description="S: passes over received prototypes")
     server_batch: int = Field(default=10, ge=1, description="B: received prototypes in a step")
     server_lr: float = Field(default=0.01, gt=0, description="learning rate of the prototypes")
-    param_avg: bool = Field(default=True, description="false: only prototypes travel, no models")
+    param_avg: bool = Field(default=True, description="false: only prototypes travel, any nets")
     collect: Collect = Field(default="post", description="online: prototypes of the last epoch")
 
     @property
