@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import typer
 from rich import box
@@ -22,32 +23,47 @@ from protofed.experiment.spec import Experiment
 from protofed.study.pool import Progress as Grid
 
 
-class Watcher:
-    """Follows a run: a bar with round, accuracy and time left, or a line for every round."""
+class Follower:
+    """A bar of rounds on stderr, and lines beside it; no bar where stderr is no terminal."""
 
-    def __init__(self, experiment: Experiment, folder: Path, finished: int = 0):
+    def __init__(self, before: str, after: str):
         self.console = Console(stderr=True)
         self.bar = Bar(
-            TextColumn("round"),
+            TextColumn(before),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("{task.fields[mean]}  {task.fields[left]}"),
+            TextColumn(after),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        rounds, method = experiment.rounds, experiment.method.about.label
-        self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
-        after = f", going on after round {finished}" if finished else ""
-        nets = " and ".join(dict.fromkeys(experiment.nets))
-        self.say(f"{method} on {experiment.data.name} with {nets} -> {folder}{after}")
 
     def say(self, line: str) -> None:
         """One line beside the progress."""
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Self:
         self.bar.start()
         return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+
+class Watcher(Follower):
+    """Follows a run: a bar with round, accuracy and time left, or a line for every round."""
+
+    def __init__(self, experiment: Experiment, folder: Path, finished: int = 0):
+        super().__init__("round", "{task.fields[mean]}  {task.fields[left]}")
+        rounds, method = experiment.rounds, experiment.method.about.label
+        self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
+        after = f", going on after round {finished}" if finished else ""
+        nets = " and ".join(dict.fromkeys(experiment.nets))
+        self.say(f"{method} on {experiment.data.name} with {nets} -> {folder}{after}")
 
     def __call__(self, progress: Progress) -> None:
         for notice in progress.notices:
@@ -61,37 +77,13 @@ class Watcher:
         else:
             self.say(f"round {progress.round}/{progress.rounds}  {mean}  {left}")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
 
-
-class GridWatcher:
+class GridWatcher(Follower):
     """Follows many runs: one bar for all with the time left, and a line for each that ends."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
-        self.bar = Bar(
-            TextColumn("runs {task.fields[runs]}  rounds"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self.console,
-            disable=not self.console.is_terminal,
-        )
+        super().__init__("runs {task.fields[runs]}  rounds", "{task.fields[left]}")
         self.task = self.bar.add_task("", total=None, runs="", left="")
-
-    def say(self, line: str) -> None:
-        """One line beside the progress."""
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def __enter__(self) -> GridWatcher:
-        self.bar.start()
-        return self
 
     def __call__(self, now: Grid) -> None:
         left = "" if now.seconds_left is None else f"{clock(now.seconds_left)} left"
@@ -99,14 +91,6 @@ class GridWatcher:
         self.bar.update(self.task, total=now.of_rounds, completed=now.rounds, runs=runs, left=left)
         if now.news:
             self.say(f"[{runs}] {now.news}  {left}".rstrip())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
 
 
 def clock(seconds: float) -> str:

@@ -56,10 +56,18 @@ class Opened:
         return torch.cat(rows)
 
     def model(self) -> tuple[Site, Model]:
-        """The site and the model behind `predictions`; what the server lacks, the state adds."""
+        """The site and the model behind `predictions`."""
         site, state = self.speaker()
+        return site, self._whole(site, state)
+
+    def model_at(self, site: Site) -> Model:
+        """A client's own model if the method is personal, else the server's."""
+        return self._whole(site, self.engine.state(site.id) if self.method.personal else None)
+
+    def _whole(self, site: Site, state: object) -> Model:
+        """What was published; what the server lacks, the state adds."""
         own = state if isinstance(state, Model) else Model()
-        return site, site.fresh() | self.method.publish(self.server).model | own
+        return site.fresh() | self.method.publish(self.server).model | own
 
     def features(self, data: Dataset) -> Tensor:
         """The features z [N, D] of all images of `data`."""

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError, known_name
-from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes, class_means
+from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
-from protofed.core.site import ClientId, Dataset, Site
+from protofed.core.site import ClientId, Dataset
 from protofed.core.threads import torch_threads
 from protofed.experiment.opened import Opened, open_run
 from protofed.figures.style import Options
+from protofed.ops import prototypes
 
 Chosen: TypeAlias = Mapping[str, Dataset]  # by domain; grey and colour images do not mix
 
@@ -106,12 +106,4 @@ def local_prototypes(run: Opened) -> dict[ClientId, Prototypes]:
 
 def _means_at(run: Opened, client: ClientId) -> Prototypes:
     site = run.federation.sites[client]
-    model = _model_at(run, site)
-    z = torch.cat([site.look(model, x).z for x, _ in site.scan(site.train)])
-    return class_means(z, site.train.labels)
-
-
-def _model_at(run: Opened, site: Site) -> Model:
-    state = run.engine.state(site.id) if run.method.personal else None
-    own = state if isinstance(state, Model) else Model()
-    return site.fresh() | run.method.publish(run.server).model | own
+    return prototypes.local_prototypes(site, run.model_at(site))

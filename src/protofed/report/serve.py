@@ -101,8 +101,8 @@ def watch(
     seen = stamp()
     server, pause = open_server(port, make()), threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    say(f"report on {server.address} (Ctrl-C ends it)")
     try:
+        say(f"report on {server.address} (Ctrl-C ends it)")
         while True:
             pause.wait(LOOK)
             now = stamp()

@@ -65,7 +65,8 @@ def check_comparable(records: Sequence[Record], free: Iterable[str] = APART) -> 
         _same_spec(first, record, apart)
         if record.world.get("data") != first.world.get("data"):
             raise ProtofedError(f"{_two(first, record)} were made with different images")
-    return [*_partitions(records), *_missing(records), *_versions(records)]
+    _same_partitions(records)
+    return [*_missing(records), *_versions(records)]
 
 
 def _two(one: Record, other: Record) -> str:
@@ -82,7 +83,7 @@ def _same_spec(one: Record, other: Record, apart: set[str]) -> None:
         )
 
 
-def _partitions(records: Sequence[Record]) -> list[str]:
+def _same_partitions(records: Sequence[Record]) -> None:
     """Runs with the same seed must have the same images at the same clients."""
     seen: dict[int, Record] = {}
     for record in records:
@@ -92,7 +93,6 @@ def _partitions(records: Sequence[Record]) -> list[str]:
                 f"{_two(twin, record)} have the same seed but other images at their clients\n"
                 f"repeat the one whose partition.json is wrong with --again"
             )
-    return []
 
 
 def _missing(records: Sequence[Record]) -> list[str]:
