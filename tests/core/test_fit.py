@@ -68,3 +68,21 @@ def test_no_batch_leaves_the_thing_as_it_was() -> None:
 def test_a_learning_rate_of_zero_changes_no_weight() -> None:
     start = {"w": torch.tensor([4.0])}
     assert tree.equal(fit(start, [1.0] * 3, bowl, SGD(lr=0)).thing, start)
+
+
+def test_a_leaf_whose_gradient_comes_late_is_trained_as_torch_does() -> None:
+    start = {"early": torch.ones(3), "late": torch.ones(3)}
+    sgd = SGD(lr=0.1, momentum=0.9, weight_decay=0.01)
+
+    def loss(thing: dict[str, Tensor], number: int) -> Tensor:
+        late = thing["late"].square().sum() if number > 1 else torch.zeros(())
+        return thing["early"].pow(3).sum() + late
+
+    fitted = fit(start, range(4), loss, sgd)
+    plain = {name: leaf.clone().requires_grad_() for name, leaf in start.items()}
+    optimiser = torch.optim.SGD(list(plain.values()), lr=0.1, momentum=0.9, weight_decay=0.01)
+    for number in range(4):
+        optimiser.zero_grad()
+        loss(plain, number).backward()
+        optimiser.step()
+    assert tree.equal(fitted.thing, {name: leaf.detach() for name, leaf in plain.items()})

@@ -48,7 +48,9 @@ def test_accuracy_is_counted_image_by_image(tiny: Make) -> None:
     federation = assemble(tiny())
     method = FedAvg()
     server = method.init_server(federation.server)
-    scored = evaluate(0, method, server, federation, LocalEngine(method, federation.sites))
+    scored = evaluate(
+        0, method, server, federation, LocalEngine(method, federation.everyone, federation.tests)
+    )
     for name, test in federation.tests.items():
         right = 0
         for image, label in zip(test.images, test.labels, strict=True):

@@ -192,8 +192,9 @@ def _play(
     """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
     from protofed.cli.show import GridWatcher
     from protofed.core.errors import ProtofedError, known_name
+    from protofed.core.machine import cores
     from protofed.study.collect import check_comparable, read_record
-    from protofed.study.pool import cores, run_all
+    from protofed.study.pool import run_all
     from protofed.study.table import compare as set_side_by_side
     from protofed.study.variants import cells
 

@@ -47,9 +47,9 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter("name a recipe; --list shows them")
+    from protofed.core.machine import cores
     from protofed.recipes.play import get_ready
     from protofed.recipes.recipe import read_recipe
-    from protofed.study.pool import cores
 
     ready = get_ready(read_recipe(name), _scale(scale), part or [], seeds, runs)
     report = _played(ready, workers or cores())

@@ -11,7 +11,10 @@ import typer
 
 if TYPE_CHECKING:
     from protofed.experiment.result import Result
+    from protofed.experiment.runner import Workers
     from protofed.experiment.spec import Experiment
+
+MOST_WORKERS = 256
 
 
 def run(
@@ -40,6 +43,10 @@ def run(
     keep: Annotated[
         str, typer.Option(help="Rounds whose models stay on disk for figures, e.g. 1,10,40.")
     ] = "",
+    workers: Annotated[
+        str,
+        typer.Option(help="Processes that share the clients, 0 for none; the scores stay equal."),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train one federation and score it on every domain.
@@ -60,7 +67,8 @@ def run(
     from protofed.cli.show import print_result
     from protofed.experiment.runner import default_folder
 
-    result = _watched(experiment, out or default_folder(experiment), again, _rounds(keep))
+    place = out or default_folder(experiment)
+    result = _watched(experiment, place, again, _rounds(keep), how_many(workers))
     if as_json:
         typer.echo(json.dumps(result.plain(), indent=2))
     else:
@@ -112,7 +120,18 @@ def _rounds(words: str) -> set[int]:
         raise typer.BadParameter(f"--keep {words}: write round numbers, as 1,10,40") from None
 
 
-def _watched(experiment: Experiment, folder: Path, again: bool, keep: set[int]) -> Result:
+def how_many(words: str) -> Workers:
+    """The number of ``--workers``."""
+    if words.isdecimal() and int(words) <= MOST_WORKERS:
+        return int(words)
+    if words != "auto":
+        raise typer.BadParameter(f"--workers {words}: write auto, or a number up to {MOST_WORKERS}")
+    return "auto"
+
+
+def _watched(
+    experiment: Experiment, folder: Path, again: bool, keep: set[int], workers: Workers
+) -> Result:
     """Run with progress on stderr, or read what is finished; Ctrl-C says how to go on."""
     from protofed.cli.show import Watcher
     from protofed.experiment.rundir import RunDir
@@ -126,7 +145,7 @@ def _watched(experiment: Experiment, folder: Path, again: bool, keep: set[int]) 
     begun = None if again else place.newest()
     with Watcher(experiment, folder, begun.round if begun else 0) as watch:
         try:
-            return run_experiment(experiment, folder, watch, again, keep)
+            return run_experiment(experiment, folder, watch, again, keep, workers)
         except KeyboardInterrupt:
             same = "the same command without --again" if again else "the same command"
             watch.say(f"stopped; {same} goes on from {folder}")

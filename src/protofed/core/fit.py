@@ -34,20 +34,31 @@ def fit(
     """Train a copy of `thing`; what is not in it is constant, and so are a model's buffers."""
     copy = tree.clone(thing)
     free = [leaf.requires_grad_() for leaf in _trainable(copy)]
-    optimiser = torch.optim.SGD(
-        free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
-    )
+    optimiser: torch.optim.SGD | None = None
     steps, total = 0, torch.zeros(())
     for batch in batches:
-        optimiser.zero_grad()
+        for leaf in free:
+            leaf.grad = None
         value = loss(copy, batch)
         value.backward()
         if on_grads is not None:
             on_grads(copy)
+        optimiser = optimiser or _optimiser(free, sgd)
         optimiser.step()
         steps += 1
         total += value.detach()
     return Fitted(tree.clone(copy), steps, float(total) / max(steps, 1))
+
+
+def _optimiser(free: list[Tensor], sgd: SGD) -> torch.optim.SGD:
+    """Made when the first gradients are there: the fused kernel cannot take a leaf in later.
+
+    Fused or not gives the same bits, one pass over memory or several.
+    """
+    fused = all(leaf.grad is not None for leaf in free)
+    return torch.optim.SGD(
+        free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, fused=fused
+    )
 
 
 def _trainable(thing: object) -> Iterable[Tensor]:

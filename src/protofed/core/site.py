@@ -52,6 +52,10 @@ class Dataset:
         """The examples with the chosen row numbers [n] int64, copied."""
         return Dataset(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
 
+    def slice(self, first: int, last: int) -> Dataset:
+        """The examples from row `first` up to `last`, not copied."""
+        return Dataset(self.images[first:last], self.labels[first:last])
+
 
 def to_hold_out(size: int, share: float) -> int:
     """How many of `size` images a share is: one at least, but never the last one left."""
@@ -125,5 +129,5 @@ class Site:
     def scan(self, data: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
         """All images x and classes y of `data` once, in order and without augmentation."""
         for start in range(0, len(data), SCAN_BATCH):
-            chosen = data.rows(torch.arange(start, min(start + SCAN_BATCH, len(data))))
+            chosen = data.slice(start, start + SCAN_BATCH)
             yield self.pixels.test(chosen.images), chosen.labels

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import torch
 
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
@@ -27,6 +30,15 @@ class Tally(NamedTuple):
 Tallies = dict[str, Tally]  # of each predictor, the main one first
 
 
+def joined(parts: Sequence[Tallies]) -> Tallies:
+    """The tallies of several parts of one test set as one."""
+    return {
+        name: Tally(sum(p[name].correct for p in parts), sum(p[name].total for p in parts))
+        for name in parts[0]
+    }
+
+
+@torch.inference_mode()
 def tally(method: Method[S, C], site: Site, inbox: Message, state: C, test: Dataset) -> Tallies:
     """Score a published message, with a client's state if the method is personal."""
     correct: Counter[str] = Counter({MAIN: 0})

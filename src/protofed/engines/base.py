@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from protofed.core.message import Message
-from protofed.core.site import ClientId, Dataset, Step
+from protofed.core.site import ClientId, Step
 from protofed.core.tally import Tallies
 
 
@@ -17,13 +17,14 @@ class Engine(Protocol):
     def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
         """Let each addressed client train; replies in the order of `inboxes`, without lost ones."""
 
-    def score(
-        self, inbox: Message, tests: Mapping[str, Dataset]
-    ) -> dict[ClientId, dict[str, Tallies]]:
-        """Every client's own model on every test set, without touching any state."""
+    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+        """The models of some clients, or of the server, on every test set; changes no state."""
 
     def save(self, folder: Path) -> None:
         """Write the private states of all clients into a folder."""
 
     def load(self, folder: Path) -> None:
         """Take the private states back from a folder that `save` wrote."""
+
+    def close(self) -> None:
+        """Leave nothing running."""

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from protofed.core.method import C, Method, S
-from protofed.core.tally import MAIN, Tallies, tally
+from protofed.core.site import SERVER
+from protofed.core.tally import MAIN, Tallies
 from protofed.engines.base import Engine
 from protofed.experiment.federation import Federation
 
@@ -81,13 +82,12 @@ def evaluate(
     finished: int, method: Method[S, C], server: S, federation: Federation, engine: Engine
 ) -> Evaluation:
     """Score the published product; personal methods, every client's own model everywhere."""
-    product, tests, site = method.publish(server), federation.tests, federation.server
+    product, tests = method.publish(server), federation.tests
     if not method.personal:
-        state = method.init_client(site)
-        answers = {name: tally(method, site, product, state, test) for name, test in tests.items()}
+        answers = engine.score(product, [SERVER])[SERVER]
         columns = {name: [tallies] for name, tallies in answers.items()}
         return Evaluation(finished, _mean_of(columns), _opinions(columns))
-    answers_of = engine.score(product, tests)
+    answers_of = engine.score(product, list(federation.sites))
     homes = {client: site.domain for client, site in federation.sites.items()}
     everywhere = {name: [answers_of[c][name] for c in answers_of] for name in tests}
     at_home = {name: [answers_of[c][name] for c in homes if homes[c] == name] for name in tests}

@@ -33,6 +33,11 @@ class Federation(NamedTuple):
     tests: dict[str, Dataset]
     notices: list[str]
 
+    @property
+    def everyone(self) -> dict[ClientId, Site]:
+        """The server's site and all clients'."""
+        return {SERVER: self.server, **self.sites}
+
 
 def assemble(experiment: Experiment) -> Federation:
     """Load the data, deal it out, build the net and give every client its site."""

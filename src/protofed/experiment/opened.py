@@ -94,6 +94,8 @@ def open_run(folder: Path, finished: int | None = None) -> Opened:
             f"a run keeps its last ones, and those named with --keep"
         )
     federation = assemble(experiment)
-    engine: LocalEngine[Any, Any] = LocalEngine(experiment.method, federation.sites)
+    engine: LocalEngine[Any, Any] = LocalEngine(
+        experiment.method, federation.everyone, federation.tests
+    )
     engine.load(checkpoint.folder)
     return Opened(experiment, federation, checkpoint.round, load_server(checkpoint), engine)

@@ -8,12 +8,14 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Generic, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeAlias
 
 import torch
 
+from protofed.core.allocator import keep_memory
 from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
@@ -26,6 +28,7 @@ from protofed.data.parts import to_json
 from protofed.engines.base import Engine
 from protofed.engines.local import LocalEngine
 from protofed.engines.rounds import Mail, play_round
+from protofed.engines.workers import WorkerEngine, workers_for
 from protofed.experiment.evaluate import evaluate
 from protofed.experiment.federation import assemble
 from protofed.experiment.result import Result, read_result
@@ -40,10 +43,12 @@ class Progress(NamedTuple):
     rounds: int
     mean: float | None
     seconds_left: float
-    notices: tuple[str, ...] = ()  # told once, before the first round
+    notices: tuple[str, ...] = ()  # each is told once, most of them before the first round
 
 
 Watch = Callable[[Progress], None]
+Workers: TypeAlias = int | Literal["auto"]
+PATIENCE = 3.0  # seconds in one process before "auto" starts others: about what that costs
 
 
 def run(
@@ -52,20 +57,25 @@ def run(
     watch: Watch = lambda progress: None,
     again: bool = False,
     keep: Collection[int] = (),
+    workers: Workers = "auto",
 ) -> Result:
     """Run an experiment into a folder, or go on with it, or read it if it is finished already.
 
-    `keep` names scored rounds whose checkpoints stay beside the last ones.
+    `keep` names scored rounds whose checkpoints stay beside the last ones. `workers` is the number
+    of processes that clients are given to, 0 for none: it changes how long it takes, nothing else.
     """
     folder = RunDir(Path(out) if out else default_folder(experiment))
     folder.check(experiment)
     if again or not folder.done.exists():
-        with torch_threads(experiment.threads):
-            made = Run(experiment, experiment.method, folder, keep)
-            with folder.locked():
-                if again:
-                    folder.clear()  # only now: what cannot be repeated is not thrown away
-                made.play(watch)
+        keep_memory()
+        with (
+            torch_threads(experiment.threads),
+            closing(Run(experiment, experiment.method, folder, keep, workers)) as made,
+            folder.locked(),
+        ):
+            if again:
+                folder.clear()  # only now: what cannot be repeated is not thrown away
+            made.play(watch)
     return read_result(folder)
 
 
@@ -84,10 +94,38 @@ class Run(Generic[S, C]):
         method: Method[S, C],
         folder: RunDir,
         keep: Collection[int] = (),
+        workers: Workers = "auto",
     ):
         self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
         self.federation = assemble(experiment)
-        self.engine: Engine = LocalEngine(method, self.federation.sites)
+        self.news: list[str] = []  # not yet told
+        self.engine = self._engine(workers)
+
+    def _engine(self, workers: Workers) -> Engine:
+        """One process, or several where the work is worth it and the machine can feed them."""
+        everyone, tests = self.federation.everyone, self.federation.tests
+        threads, scratch = self.experiment.threads, self.folder.path
+        if workers == "auto":
+            count = workers_for(head_count(self.experiment, len(self.federation.sites)), threads)
+            patience = PATIENCE
+        else:
+            count, patience = workers, 0.0
+        if not count:
+            return LocalEngine(self.method, everyone, tests, scratch=scratch)
+        return WorkerEngine(
+            self.method,
+            everyone,
+            tests,
+            workers=count,
+            threads=threads,
+            patience=patience,
+            scratch=scratch,
+            tell=self.news.append,
+        )
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        self.engine.close()
 
     def play(self, watch: Watch) -> None:
         """All rounds that are still to do; `watch` is told after each."""
@@ -95,7 +133,8 @@ class Run(Generic[S, C]):
         self.folder.open(self.experiment)
         self._record_world()
         server, first = self._restore()
-        watch(Progress(first, total, None, math.nan, tuple(self.federation.notices)))
+        self.news += self.federation.notices
+        watch(Progress(first, total, None, math.nan, self._told()))
         mean: float | None = None
         for number in range(first, total):
             server = self._round(server, number)
@@ -103,11 +142,17 @@ class Run(Generic[S, C]):
             if finished % self.experiment.evaluate_every == 0 or finished == total:
                 mean = self._score(server, finished)
             pace = (time.monotonic() - began) / (finished - first)
-            watch(Progress(finished, total, mean, pace * (total - finished)))
+            watch(Progress(finished, total, mean, pace * (total - finished), self._told()))
         notices = self.federation.notices
         scores = sha256(self.folder.scores)  # so that swapped files are noticed
         done = {"digest": self.experiment.digest, "notices": notices, "scores": scores}
         self.folder.write("done", done)
+
+    def _told(self) -> tuple[str, ...]:
+        """The news, once."""
+        told = tuple(self.news)
+        self.news.clear()
+        return told
 
     def _record_world(self) -> None:
         """Write what this run stands on; refuse to go on with one that stood on something else."""
@@ -173,11 +218,16 @@ class Run(Generic[S, C]):
         return scored.scores.mean
 
 
+def head_count(experiment: Experiment, clients: int) -> int:
+    """How many of the clients take part in a round."""
+    return max(1, round(experiment.participation * clients))
+
+
 def participants(
     experiment: Experiment, clients: Sequence[ClientId], number: int
 ) -> list[ClientId]:
     """Who takes part in a round: a share of the clients, drawn from the round's own stream."""
-    count = max(1, round(experiment.participation * len(clients)))
+    count = head_count(experiment, len(clients))
     drawn = torch.randperm(len(clients), generator=rng(experiment.seed, "participants", number))
     return sorted(clients[i] for i in drawn[:count].tolist())
 

@@ -36,11 +36,6 @@ class Progress(NamedTuple):
 Watch = Callable[[Progress], None]
 
 
-def cores() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_all(cells: Sequence[Cell], workers: int, watch: Watch) -> dict[Path, str]:
     """Run what is not finished, `workers` at a time; the faults of failed runs by folder.
 
@@ -146,7 +141,7 @@ def _work(cell: Cell, pipe: Connection) -> None:
     from protofed.experiment.runner import run
 
     try:
-        run(cell.experiment, cell.folder)
+        run(cell.experiment, cell.folder, workers=0)  # the grid's runs are side by side already
     except ProtofedError as fault:
         pipe.send(str(fault))
         raise SystemExit(1) from None

@@ -1,0 +1,129 @@
+"""Worker processes as their parent sees them: started, given tasks, replaced, ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+from multiprocessing.reduction import send_handle
+from typing import Any
+
+from protofed.core.errors import ProtofedError
+from protofed.core.site import ClientId
+from protofed.engines.arena import Arena, shared_handle
+from protofed.engines.worker import COMMAND, Given, Handles, Link, Setup, Task
+
+LONGEST_END = 5  # seconds that a worker has to end by itself
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, threads: int):
+        self.down, self.up = Arena(shared_handle()), Arena(shared_handle())
+        ours, theirs = socket.socketpair()
+        life, self.life = os.pipe()
+        handles = Handles(theirs.fileno(), life, self.down.handle, self.up.handle)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *map(str, handles)],
+            pass_fds=handles,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        )
+        theirs.close()
+        os.close(life)
+        self.link = Link(ours.detach())
+        self.link.give(sys.path)
+
+    def brief(self, setup: Setup, images: Arena) -> None:
+        """Tell it of a federation, and wait until it knows."""
+        self.link.give((setup, None))
+        send_handle(self.link.connection, images.handle, self.process.pid)
+        self.take()
+
+    def take(self) -> Any:
+        """The next answer; a fault that the worker met is raised here."""
+        answer = self.link.take()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> int:
+        """End the process, by force if need be; its exit code."""
+        self.link.connection.close()
+        os.close(self.life)
+        try:
+            code = self.process.wait(LONGEST_END)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        os.close(self.down.handle)
+        os.close(self.up.handle)
+        return code
+
+
+class Crew:
+    """Workers that share a list of tasks; one that dies is replaced, and its task begun again."""
+
+    def __init__(self, count: int, threads: int = 1):
+        self.threads = threads
+        self.workers = [Worker(threads) for _ in range(count)]  # they import torch side by side
+
+    def brief(self, setup: Setup, images: Arena, tell: Callable[[str], None]) -> None:
+        """Tell everyone of a federation, and whom to tell of deaths; may be done again."""
+        self.setup, self.images, self.tell = setup, images, tell
+        for worker in self.workers:
+            worker.brief(setup, images)
+
+    def play(
+        self, tasks: Sequence[Task], given: Callable[[ClientId], Given]
+    ) -> Iterator[tuple[int, Any]]:
+        """Each task's number and what came of it, as they finish; they start in their order."""
+        waiting, died = deque(range(len(tasks))), set[int]()
+        busy: dict[Worker, int] = {}
+        while waiting or busy:
+            for worker in self.workers:
+                if waiting and worker not in busy:
+                    busy[worker] = number = waiting.popleft()
+                    self._start(worker, tasks[number], given)
+            ready = wait([worker.link.connection for worker in busy])
+            for worker in [w for w in busy if w.link.connection in ready]:
+                number = busy.pop(worker)
+                try:
+                    answer = worker.take()
+                except (EOFError, ConnectionError):
+                    self._replace(worker, tasks[number].client, last=number in died)
+                    died.add(number)
+                    waiting.appendleft(number)
+                else:
+                    yield number, tasks[number].take(answer, worker.up)
+
+    def _start(self, worker: Worker, task: Task, given: Callable[[ClientId], Given]) -> None:
+        outline = worker.down.write([*given(task.client)])
+        with suppress(ConnectionError):  # it died while it was idle: `take` will see it
+            worker.link.give((task, outline))
+
+    def _replace(self, worker: Worker, client: ClientId, last: bool) -> None:
+        """Report whose worker died and start another one, unless that was its last chance."""
+        code = worker.end()
+        ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        news = f"client {client}: its worker process died ({ending})"
+        if last:
+            self.workers.remove(worker)
+            raise ProtofedError(
+                f"{news} twice\nthe machine may lack memory: use fewer workers (--workers 1), "
+                f"smaller batches, or look at the system's log"
+            )
+        self.tell(f"{news} and was started again")
+        fresh = self.workers[self.workers.index(worker)] = Worker(self.threads)
+        fresh.brief(self.setup, self.images)
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        while self.workers:
+            self.workers.pop().end()

@@ -1,0 +1,130 @@
+"""The local engine with worker processes: the same bits as in one process, sooner."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from protofed.core.machine import cores, free_memory
+from protofed.core.message import Message
+from protofed.core.method import C, Method, S
+from protofed.core.site import SCAN_BATCH, ClientId, Dataset, Site, Step
+from protofed.core.tally import Tallies, joined
+from protofed.engines.arena import Arena, shared_handle
+from protofed.engines.crew import Crew
+from protofed.engines.local import LocalEngine
+from protofed.engines.worker import Given, Score, Setup, Task, Train, images_of, with_images
+
+CHUNK = 4 * SCAN_BATCH  # test images that a worker scores at a time: whole batches, as always
+MEMORY_EACH = 2**29  # bytes that a worker may need: torch, a model, a batch's activations
+
+
+def workers_for(participants: int, threads: int) -> int:
+    """How many workers this machine can feed; none where one process does as well."""
+    count = min(cores() // threads, participants, free_memory() // (2 * MEMORY_EACH))
+    return count if count > 1 else 0
+
+
+class WorkerEngine(LocalEngine[S, C]):
+    """Hands clients to processes, the longest first; their states stay in this process.
+
+    Workers take a second or two to start, so it trains by itself for the first `patience`
+    seconds: short runs end before that, and long ones do not notice.
+    """
+
+    def __init__(
+        self,
+        method: Method[S, C],
+        sites: Mapping[ClientId, Site],
+        tests: Mapping[str, Dataset] | None = None,
+        *,
+        workers: int,
+        threads: int = 1,
+        patience: float = 0,
+        scratch: Path | None = None,
+        tell: Callable[[str], None] = lambda news: None,
+    ):
+        super().__init__(method, sites, tests, scratch=scratch)
+        self.count, self.threads, self.patience, self.tell = workers, threads, patience, tell
+        self.crew: Crew | None = None
+        self.images = Arena(shared_handle())
+        self.bare = self.images.write(images_of(self.sites, self.tests))
+        whole = self.images.read(self.bare)
+        self.sites, self.tests = with_images(self.sites, self.tests, whole)
+
+    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+        replies: dict[ClientId, Message] = {}
+        waiting = sorted(inboxes, key=lambda c: (-len(self.sites[c].train), c))
+        while waiting and not self._has_crew():
+            client = waiting.pop(0)
+            with self._patiently():
+                reply, state = self._train(client, inboxes[client], step)
+            replies[client] = self._keep(client, reply, state, of=len(inboxes))
+        tasks = [Train(client, step) for client in waiting]
+        for number, (reply, state) in self._play(tasks, inboxes):
+            client = waiting[number]
+            replies[client] = self._keep(client, reply, state, of=len(inboxes))
+        return {client: replies[client] for client in inboxes}
+
+    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+        if not self._has_crew():
+            with self._patiently():
+                return super().score(inbox, who)
+        tasks = [
+            Score(client, name, first, first + CHUNK)
+            for client in who
+            for name, test in self.tests.items()
+            for first in range(0, max(1, len(test)), CHUNK)
+        ]
+        parts = dict(self._play(tasks, dict.fromkeys(who, inbox)))
+        cut: dict[tuple[ClientId, str], list[Tallies]] = {}
+        for number, task in enumerate(tasks):
+            cut.setdefault((task.client, task.test), []).append(parts[number])
+        return {client: {name: joined(cut[client, name]) for name in self.tests} for client in who}
+
+    def _play(
+        self, tasks: Sequence[Task], inboxes: Mapping[ClientId, Message]
+    ) -> Iterator[tuple[int, Any]]:
+        """Let the crew do it; a fault ends the crew, as others are still at work for nothing."""
+        if not tasks or self.crew is None:
+            return
+        try:
+            yield from self.crew.play(tasks, lambda c: Given(inboxes[c], self.state(c)))
+        except BaseException:
+            self._dismiss()
+            raise
+
+    def _has_crew(self) -> bool:
+        """Whether workers are there; they are started once patience is at its end."""
+        if self.crew is None and self.count and self.patience <= 0:
+            without_pixels = with_images(self.sites, self.tests, self.bare)
+            self.crew = self._hire()
+            try:
+                self.crew.brief(Setup(self.method, *without_pixels), self.images, self.tell)
+            except Exception as fault:  # a method typed in at a prompt cannot be sent, for one
+                self._dismiss()
+                self.count = 0
+                self.tell(f"workers cannot be used here, so one process does it all: {fault}")
+        return self.crew is not None
+
+    def _hire(self) -> Crew:
+        return Crew(self.count, self.threads)
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.patience -= time.monotonic() - began
+
+    def _dismiss(self) -> None:
+        if self.crew is not None:
+            self.crew.end()
+            self.crew = None
+
+    def close(self) -> None:
+        self._dismiss()
+        os.close(self.images.handle)

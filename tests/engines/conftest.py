@@ -1,0 +1,26 @@
+"""Workers that several tests share: to start one takes longer than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from protofed.engines.crew import Crew
+
+Hire = Callable[[int], Crew]
+
+
+@pytest.fixture(scope="session")
+def hire() -> Iterator[Hire]:
+    """A crew of so many workers, the same one each time."""
+    crews: dict[int, Crew] = {}
+
+    def hired(count: int) -> Crew:
+        if count not in crews:
+            crews[count] = Crew(count)
+        return crews[count]
+
+    yield hired
+    for crew in crews.values():
+        crew.end()

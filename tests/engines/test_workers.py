@@ -1,0 +1,209 @@
+"""Worker processes change nothing but the time: not a bit, not an error, and none is left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protofed.core import tree
+from protofed.core.errors import ProtofedError
+from protofed.core.method import AnyMethod
+from protofed.core.site import SERVER, Dataset, Site, Step
+from protofed.core.tally import Tallies
+from protofed.engines.crew import Crew
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import play_round
+from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.methods import METHODS
+from protofed.testing.toy import toy_sites
+from tests.engines.conftest import Hire
+
+ROUNDS = 2
+Sites = Mapping[int, Site]
+
+
+class Borrowing(WorkerEngine[Any, Any]):
+    """An engine whose workers are not its own."""
+
+    def __init__(self, crew: Crew, method: AnyMethod, sites: Sites, tests: dict[str, Dataset]):
+        super().__init__(method, sites, tests, workers=len(crew.workers), tell=pytest.fail)
+        self.borrowed = crew
+
+    def _hire(self) -> Crew:
+        return self.borrowed
+
+    def _dismiss(self) -> None:
+        self.crew = None
+
+
+def federation(method: AnyMethod) -> tuple[Site, Sites, dict[str, Dataset]]:
+    server, sites = toy_sites(method)
+    some = next(iter(sites.values())).train
+    return server, {SERVER: server, **sites}, {"all": some, "none": some.slice(0, 0)}
+
+
+def played(engine: LocalEngine[Any, Any], server: Site) -> tuple[Any, dict[str, Any]]:
+    """The state after some rounds, and what was scored."""
+    method, clients = engine.method, [c for c in sorted(engine.sites) if c != SERVER]
+    state = method.init_server(server)
+    for number in range(ROUNDS):
+        state = play_round(method, server, state, engine, clients, Step(number, ROUNDS))
+    who = clients if method.personal else [SERVER]
+    scored: dict[int, dict[str, Tallies]] = engine.score(method.publish(state), who)
+    engine.close()
+    return state, {"states": dict(sorted(engine.states.items())), "scored": scored}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_any_number_of_workers_gives_the_same_bits(name: str, hire: Hire) -> None:
+    method = METHODS[name]()
+    server, sites, tests = federation(method)
+    state, rest = played(LocalEngine(method, sites, tests), server)
+    for count in (1, 2, 4):
+        other, others = played(Borrowing(hire(count), method, sites, tests), server)
+        assert tree.equal(state, other)
+        assert tree.equal(rest["states"], others["states"])
+        assert rest["scored"] == others["scored"]
+
+
+def test_patience_lets_short_work_stay_in_this_process() -> None:
+    method = METHODS["fedavg"]()
+    server, sites, tests = federation(method)
+    engine = WorkerEngine(method, sites, tests, workers=2, patience=1000)
+    state, _ = played(engine, server)
+    assert engine.crew is None
+    assert engine.patience < 1000
+    assert tree.equal(state, played(LocalEngine(method, sites, tests), server)[0])
+
+
+def test_patience_may_end_in_the_middle_of_a_round(hire: Hire) -> None:
+    method = METHODS["scaffold"]()
+    server, sites, tests = federation(method)
+    engine = Borrowing(hire(2), method, sites, tests)
+    engine.patience = 1e-9  # one client trains here, the others at the workers
+    state, rest = played(engine, server)
+    other, others = played(LocalEngine(method, sites, tests), server)
+    assert tree.equal([state, rest["states"]], [other, others["states"]])
+
+
+def test_a_dead_worker_is_told_and_its_client_begun_again() -> None:
+    method = METHODS["fedavg"]()
+    server, sites, tests = federation(method)
+    news: list[str] = []
+    engine = WorkerEngine(method, sites, tests, workers=1, tell=news.append)
+    assert engine._has_crew()
+    assert engine.crew is not None
+    engine.crew.workers[0].process.kill()
+    state, _ = played(engine, server)
+    longest = max((c for c in sites if c != SERVER), key=lambda c: (len(sites[c].train), -c))
+    assert news == [f"client {longest}: its worker process died (SIGKILL) and was started again"]
+    assert tree.equal(state, played(LocalEngine(method, sites, tests), server)[0])
+
+
+def test_a_worker_that_dies_twice_over_a_client_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = METHODS["fedavg"]()
+    server, sites, tests = federation(method)
+    engine = WorkerEngine(method, sites, tests, workers=1)
+    start = Crew._start
+
+    def start_and_kill(crew: Crew, worker: Any, task: Any, given: Any) -> None:
+        os.kill(worker.process.pid, signal.SIGSTOP)  # so that it dies over this task
+        start(crew, worker, task, given)
+        worker.process.kill()
+
+    monkeypatch.setattr(Crew, "_start", start_and_kill)
+    with pytest.raises(
+        ProtofedError, match=r"client \d+: its worker process died \(SIGKILL\) twice"
+    ):
+        played(engine, server)
+    assert engine.crew is None
+
+
+def test_a_fault_of_a_client_is_raised_here_with_its_trace(hire: Hire) -> None:
+    method = METHODS["fedavg"]()
+    server, sites, tests = federation(method)
+    engine = Borrowing(hire(2), method, sites, tests)
+    inbox = method.publish(method.init_server(server))
+    broken = tree.map(lambda leaf: leaf[:0] if leaf.dim() else leaf, inbox)
+    with pytest.raises(RuntimeError) as caught:
+        engine.exchange({0: broken}, Step(0, 1))
+    assert "in a worker process" in "".join(caught.value.__notes__)
+    assert "functional_call" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "local"])
+def test_states_and_replies_beyond_the_limit_lie_on_disk(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = METHODS[method]()
+    server, sites, tests = federation(chosen)
+    state, rest = played(LocalEngine(chosen, sites, tests), server)
+    monkeypatch.setattr("protofed.engines.local.IN_MEMORY", 0)
+    monkeypatch.setattr("protofed.engines.local.SHARD", 10_000)
+    engine = LocalEngine(chosen, sites, tests, scratch=tmp_path)
+    other, others = played(engine, server)
+    assert tree.equal([state, rest["states"]], [other, others["states"]])
+    engine.save(tmp_path)
+    assert len(list(tmp_path.glob("clients-*"))) > 1  # cut into files of a bounded size
+    again = LocalEngine(chosen, sites, tests, scratch=tmp_path)
+    again.load(tmp_path)
+    assert tree.equal(dict(sorted(again.states.items())), rest["states"])
+
+
+def test_auto_takes_what_the_machine_can_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protofed.engines.workers.cores", lambda: 8)
+    monkeypatch.setattr("protofed.engines.workers.free_memory", lambda: 2**40)
+    assert workers_for(participants=10, threads=1) == 8
+    assert workers_for(participants=3, threads=1) == 3
+    assert workers_for(participants=10, threads=4) == 2
+    assert workers_for(participants=10, threads=8) == 0
+    assert workers_for(participants=1, threads=1) == 0
+    monkeypatch.setattr("protofed.engines.workers.free_memory", lambda: 3 * 2**30)
+    assert workers_for(participants=10, threads=1) == 3
+
+
+SCRIPT = """
+    import os, sys, time
+    from protofed.engines.crew import Crew
+    crew = Crew(2)
+    print(*[worker.process.pid for worker in crew.workers], flush=True)
+    time.sleep(100)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_parent(ending: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert parent.stdout
+    workers = [int(word) for word in parent.stdout.readline().split()]
+    assert all(alive(pid) for pid in workers)
+    parent.send_signal(ending)
+    parent.communicate(timeout=60)
+    until = time.monotonic() + 60
+    while any(alive(pid) for pid in workers) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if alive(pid)]
