@@ -35,7 +35,8 @@ def fit(
     copy = tree.clone(thing)
     free = [leaf.requires_grad_() for leaf in _trainable(copy)]
     optimiser: torch.optim.SGD | None = None
-    steps, total = 0, torch.zeros(())
+    steps = 0
+    total: Tensor | float = 0.0
     for batch in batches:
         for leaf in free:
             leaf.grad = None
@@ -46,7 +47,7 @@ def fit(
         optimiser = optimiser or _optimiser(free, sgd)
         optimiser.step()
         steps += 1
-        total += value.detach()
+        total = total + value.detach()  # on its device: nobody waits for it
     return Fitted(tree.clone(copy), steps, float(total) / max(steps, 1))
 
 

@@ -48,7 +48,7 @@ class Prototypes:
     def _merge(self, weights: Tensor) -> Prototypes:
         labels, place = self.labels.unique(return_inverse=True)
         shape = (len(labels), self.vectors.shape[1])
-        sums = torch.zeros(shape, dtype=torch.float64)
+        sums = self.vectors.new_zeros(shape, dtype=torch.float64)
         sums.index_add_(0, place, self.vectors.double() * weights[:, None])
         counts = torch.zeros_like(labels).index_add_(0, place, weights)
         return Prototypes((sums / counts[:, None]).to(self.vectors.dtype), labels, counts)

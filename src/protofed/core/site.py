@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -50,7 +50,12 @@ class Dataset:
 
     def rows(self, chosen: Tensor) -> Dataset:
         """The examples with the chosen row numbers [n] int64, copied."""
+        chosen = chosen.to(self.labels.device)
         return Dataset(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
+
+    def to(self, device: torch.device) -> Dataset:
+        """The same examples in a device's memory."""
+        return Dataset(self.images.to(device), self.labels.to(device))
 
     def slice(self, first: int, last: int) -> Dataset:
         """The examples from row `first` up to `last`, not copied."""
@@ -86,6 +91,10 @@ class Site:
     seed: int
     sizes: Mapping[ClientId, int]  # public fact: who holds how many examples
     public: Tensor = NO_IMAGES  # [N, side, side, 1 or 3] uint8, nobody's: the same at every site
+
+    def on(self, device: torch.device) -> Site:
+        """This site with its images in a device's memory, where all it computes then happens."""
+        return replace(self, train=self.train.to(device), public=self.public.to(device))
 
     def rng(self, *key: int | str) -> torch.Generator:
         """This site's own random stream with the given meaning."""

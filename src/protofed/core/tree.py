@@ -88,6 +88,11 @@ def clone(tree: T) -> T:
     return map(lambda leaf: leaf.detach().clone(), tree)
 
 
+def to(tree: T, device: torch.device) -> T:
+    """A tree in a device's memory; what is there already is not copied."""
+    return map(lambda leaf: leaf.to(device), tree)
+
+
 def mean(trees: Sequence[T], weights: Sequence[float]) -> T:
     """The weighted mean; summed in float64 in the given order, whole numbers rounded."""
     total = float(sum(weights))

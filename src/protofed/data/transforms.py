@@ -37,6 +37,11 @@ def _interpolate(images: Tensor, side: int) -> Tensor:
     return scaled.round_().clamp_(0, 255).permute(0, 2, 3, 1)
 
 
+def values_on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
+    """Some numbers as a tensor in a device's memory."""
+    return torch.tensor(numbers, device=device)
+
+
 @dataclass(frozen=True)
 class Augment:
     """Random crop and flip in training, then colours, floats and normalisation."""
@@ -83,17 +88,17 @@ class Augment:
         # one flat index of whole pixels: more than twice as fast as indexing three axes
         lines = torch.arange(count)[:, None] * padded.shape[1] + rows
         pixels = lines[:, :, None] * padded.shape[2] + columns[:, None, :]
-        chosen = padded.reshape(-1, channels).index_select(0, pixels.flatten())
+        chosen = padded.reshape(-1, channels).index_select(0, pixels.flatten().to(images.device))
         return chosen.view(images.shape)
 
     def _normalise(self, images: Tensor) -> Tensor:
         """Floats [B, channels, H, W] that lie in memory as the images do, channels last."""
         count, height, width, stored = images.shape
-        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        mean, std = values_on(images.device, self.mean), values_on(images.device, self.std)
         values = images.float()
         if self.channels == 1:
             mean, std = mean.mean(0, keepdim=True), std.mean(0, keepdim=True)
-            values = values if stored == 1 else (values @ torch.tensor(LUMA))[..., None]
+            values = values if stored == 1 else (values @ values_on(images.device, LUMA))[..., None]
         elif stored == 1:
             values = values.repeat(1, 1, 1, 3)
         # whole lines of pixels at a time: an innermost axis of three colours is slow

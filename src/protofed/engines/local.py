@@ -7,6 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import torch
+
 from protofed.core import tree
 from protofed.core.disk import write_whole
 from protofed.core.message import Message
@@ -17,6 +19,7 @@ from protofed.core.tally import Tallies, tally
 from protofed.engines.arena import on_disk
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
 IN_MEMORY = (
     2**30
 )  # bytes of client states, and likewise of one exchange's replies; more goes to disk
@@ -26,7 +29,8 @@ SHARD = 2**28  # bytes of client states in one file of a checkpoint
 class LocalEngine(Generic[S, C]):
     """Simulates a federation; the order in which clients run never changes a bit.
 
-    `scratch` is the folder for states and replies that would not fit into memory.
+    `scratch` is the folder for states and replies that would not fit into memory. On another
+    `device` than the CPU clients compute one at a time; their states stay in this machine's memory.
     """
 
     def __init__(
@@ -36,10 +40,11 @@ class LocalEngine(Generic[S, C]):
         tests: Mapping[str, Dataset] | None = None,
         order: Callable[[Iterable[ClientId]], Iterable[ClientId]] = sorted,
         scratch: Path | None = None,
+        device: torch.device = CPU,
     ):
         self.method, self.sites, self.tests, self.order = method, sites, tests or {}, order
         self.states: dict[ClientId, C] = {}  # only of clients that have trained
-        self.on_disk = on_disk(scratch)
+        self.on_disk, self.device = on_disk(scratch), device
 
     def state(self, client: ClientId) -> C:
         """A client's private state; before its first training, the initial one."""
@@ -55,7 +60,13 @@ class LocalEngine(Generic[S, C]):
         return {client: replies[client] for client in inboxes}
 
     def _train(self, client: ClientId, inbox: Message, step: Step) -> tuple[Message, C]:
-        return self.method.train(self.sites[client], inbox, self.state(client), step)
+        """A client's reply and state; on another device there is room for one client at a time."""
+        site, state = self.sites[client], self.state(client)
+        if self.device == CPU:
+            return self.method.train(site, inbox, state, step)
+        there = site.on(self.device), tree.to(inbox, self.device), tree.to(state, self.device)
+        reply, after = self.method.train(*there, step)
+        return tree.to(reply, CPU), tree.to(after, CPU)
 
     def _keep(self, client: ClientId, reply: Message, state: C, of: int) -> Message:
         """Take a client's new state, and the reply as one `of` so many."""
@@ -68,12 +79,13 @@ class LocalEngine(Generic[S, C]):
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
         return {
-            client: {
-                name: tally(self.method, self.sites[client], inbox, self.state(client), test)
-                for name, test in self.tests.items()
-            }
+            client: {name: self._tally(client, inbox, test) for name, test in self.tests.items()}
             for client in who
         }
+
+    def _tally(self, client: ClientId, inbox: Message, test: Dataset) -> Tallies:
+        site, state = self.sites[client].on(self.device), tree.to(self.state(client), self.device)
+        return tally(self.method, site, tree.to(inbox, self.device), state, test.to(self.device))
 
     def close(self) -> None:
         """Nothing to end: it all happened in this process."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeAlias
 
@@ -23,12 +20,12 @@ from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, Step
 from protofed.core.threads import torch_threads
-from protofed.data.benchmark import Benchmark
 from protofed.data.parts import to_json
 from protofed.engines.base import Engine
-from protofed.engines.local import LocalEngine
+from protofed.engines.local import CPU, LocalEngine
 from protofed.engines.rounds import Mail, play_round
 from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.experiment.environment import environment, fingerprints
 from protofed.experiment.evaluate import evaluate
 from protofed.experiment.federation import assemble
 from protofed.experiment.result import Result, read_result
@@ -105,6 +102,9 @@ class Run(Generic[S, C]):
         """One process, or several where the work is worth it and the machine can feed them."""
         everyone, tests = self.federation.everyone, self.federation.tests
         threads, scratch = self.experiment.threads, self.folder.path
+        device = torch.device(self.experiment.device)
+        if device != CPU:
+            return LocalEngine(self.method, everyone, tests, scratch=scratch, device=device)
         if workers == "auto":
             count = workers_for(head_count(self.experiment, len(self.federation.sites)), threads)
             patience = PATIENCE
@@ -240,21 +240,3 @@ def traffic(messages: Mail) -> Counter[str]:
 def reported(reply: Message) -> dict[str, float | None]:
     """A reply's metrics; null where one is not a number, which JSON does not know."""
     return {k: v if math.isfinite(v) else None for k, v in reply.metrics.items()}
-
-
-def fingerprints(benchmark: Benchmark) -> dict[str, str]:
-    """SHA-256 of each domain's images and labels, as the nets of a run saw them."""
-    sums = {}
-    for domain in benchmark.domains:
-        digest = hashlib.sha256()
-        for part in (domain.train, domain.test):
-            digest.update(part.images.numpy().data)
-            digest.update(part.labels.numpy().data)
-        sums[domain.name] = digest.hexdigest()
-    return sums
-
-
-def environment() -> dict[str, str]:
-    """The versions and the machine behind a run."""
-    packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
-    return {"python": platform.python_version(), **packages, "platform": platform.platform()}

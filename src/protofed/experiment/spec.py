@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -92,6 +93,18 @@ def _nets(given: object) -> object:
         if str(name) not in NETS:
             raise unknown(str(name), NETS)
     return given if isinstance(given, str) else tuple(names)
+
+
+def _device(name: str) -> str:
+    """A device that this machine has; `auto` becomes the fastest one, so that a digest tells it."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next((device for device, found in there.items() if found), "cpu")
+    if name not in ("cpu", *there):
+        raise unknown(name, ("auto", "cpu", *there))
+    if not there.get(name, True):
+        raise ValueError(f"this machine (or this torch) has no {name}: use auto or cpu")
+    return name
 
 
 def _over(default: object, given: object) -> object:
@@ -184,6 +197,7 @@ class Experiment(Section):
     threads: int = Field(
         default=1, ge=1, le=256, strict=True
     )  # of torch; part of the spec as it moves bits
+    device: Annotated[str, AfterValidator(_device)] = "auto"  # where clients train, likewise
 
     @field_validator("partition", mode="before")
     @classmethod
@@ -215,9 +229,16 @@ class Experiment(Section):
         return (self.net,) if isinstance(self.net, str) else self.net
 
     def plain(self) -> dict[str, Any]:
-        """The resolved spec as plain data, ready for JSON, without sections that are not there."""
+        """The resolved spec as plain data, ready for JSON, without what is as it always was.
+
+        So a field that came later does not rename the runs that were made before it.
+        """
         sections = self.model_dump(mode="json")
-        return {name: section for name, section in sections.items() if section is not None}
+        return {
+            name: section
+            for name, section in sections.items()
+            if section is not None and (name, section) != ("device", "cpu")
+        }
 
     @property
     def digest(self) -> str:

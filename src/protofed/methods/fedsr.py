@@ -55,7 +55,7 @@ class FedSR(Method[Global, Model]):
 
     def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
         draw = site.rng("sample", batch.step.round, batch.step.leg, batch.number)
-        noise = torch.randn(len(batch.y), site.net.features, generator=draw)
+        noise = torch.randn(len(batch.y), site.net.features, generator=draw).to(batch.x.device)
         out = site.run(model, batch.x, noise, batch.y if self.alpha_cmi else None)
         loss = F.cross_entropy(out.logits, batch.y)
         if self.alpha_l2r:
@@ -74,5 +74,5 @@ class FedSR(Method[Global, Model]):
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
         # One set of draws for all images: how they are cut into batches changes no score.
         draw = site.rng("test samples")
-        noise = torch.randn(self.samples, 1, site.net.features, generator=draw)
+        noise = torch.randn(self.samples, 1, site.net.features, generator=draw).to(x.device)
         return mean_vote(site.look(inbox.model | state, x, noise).logits)

@@ -105,7 +105,7 @@ def posterior(kind: Posterior, out: Tensor, draw: torch.Generator | None) -> Fea
         mean, variance = out.mean(0), out.var(0, unbiased=False).clamp(min=LEAST_VARIANCE)
         return Feature(out, out, normal_bound(mean, variance.log()).expand_as(out))
     mean, log_variance = out.chunk(2, dim=1)
-    noise = torch.randn(mean.shape, generator=draw)
+    noise = torch.randn(mean.shape, generator=draw).to(mean.device)
     drawn = mean + (log_variance / 2).exp() * noise
     return Feature(mean, drawn, normal_bound(mean, log_variance))
 

@@ -51,7 +51,7 @@ def copies(y: Tensor, protos: Prototypes, classes: int, scope: Scope, number: in
 def noisy(near: Tensor, eps: float, site: Site, batch: Batch) -> Tensor:
     """Vectors with normal noise of size eps, drawn anew for every batch (Eq. 4)."""
     draw = site.rng("augment", batch.step.round, batch.step.leg, batch.number)
-    return near + eps * torch.randn(near.shape, generator=draw)
+    return near + eps * torch.randn(near.shape, generator=draw).to(near.device)
 
 
 def fused(z: Tensor, near: Tensor) -> Tensor:

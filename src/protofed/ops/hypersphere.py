@@ -23,5 +23,7 @@ def separation(anchors: Tensor, tau: float) -> Tensor:
     """
     classes = len(anchors)
     likeness = anchors @ anchors.T / tau
-    others = likeness[~torch.eye(classes, dtype=torch.bool)].view(classes, classes - 1)
+    others = likeness[~torch.eye(classes, dtype=torch.bool, device=anchors.device)].view(
+        classes, classes - 1
+    )
     return (others.logsumexp(1) - math.log(classes - 1)).mean()

@@ -64,8 +64,8 @@ def confusion_of(run: Run) -> Confusion:
 
 
 def _answers(run: Run) -> Confusion:
+    from protofed.experiment.environment import fingerprints
     from protofed.experiment.opened import open_run
-    from protofed.experiment.runner import fingerprints
 
     opened = open_run(run.folder)
     if fingerprints(opened.federation.benchmark) != run.world.get("data"):

@@ -28,7 +28,7 @@ class NoisyPixels:
 
     def train(self, images: Tensor, draw: torch.Generator) -> Tensor:
         x = self.test(images)
-        return x + 0.1 * torch.randn(x.shape, generator=draw)
+        return x + 0.1 * torch.randn(x.shape, generator=draw).to(x.device)
 
     def test(self, images: Tensor) -> Tensor:
         return images.permute(0, 3, 1, 2).float() / 127.5 - 1

@@ -1,0 +1,27 @@
+"""What a run stood on: the images, the versions and the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import version
+
+from protofed.data.benchmark import Benchmark
+
+
+def fingerprints(benchmark: Benchmark) -> dict[str, str]:
+    """SHA-256 of each domain's images and labels, as the nets of a run saw them."""
+    sums = {}
+    for domain in benchmark.domains:
+        digest = hashlib.sha256()
+        for part in (domain.train, domain.test):
+            digest.update(part.images.numpy().data)
+            digest.update(part.labels.numpy().data)
+        sums[domain.name] = digest.hexdigest()
+    return sums
+
+
+def environment() -> dict[str, str]:
+    """The versions and the machine behind a run."""
+    packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
+    return {"python": platform.python_version(), **packages, "platform": platform.platform()}
