@@ -12,6 +12,7 @@ from protofed.core.method import C, Method, S
 from protofed.core.pack import pack, unpack
 from protofed.core.site import ClientId, Dataset, Site, Step
 from protofed.core.tally import Tallies, tally
+from protofed.engines.base import attempt
 
 STATES = "clients.safetensors"
 
@@ -37,8 +38,8 @@ class LocalEngine(Generic[S, C]):
     def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
         replies: dict[ClientId, Message] = {}
         for client in self.order(inboxes):
-            replies[client], self.states[client] = self.method.train(
-                self.sites[client], inboxes[client], self.state(client), step
+            replies[client], self.states[client] = attempt(
+                self.method, self.sites[client], inboxes[client], self.state(client), step
             )
         return {client: replies[client] for client in inboxes}
 
@@ -57,4 +58,4 @@ class LocalEngine(Generic[S, C]):
         write_whole(folder / STATES, pack(dict(sorted(self.states.items()))))
 
     def load(self, folder: Path) -> None:
-        self.states = unpack((folder / STATES).read_bytes())
+        self.states = unpack((folder / STATES).read_bytes(), older=True)

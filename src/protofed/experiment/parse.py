@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from protofed.core.errors import ProtofedError, did_you_mean
+from protofed.core.errors import ProtofedError, did_you_mean, printable
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.partition import RULES
@@ -204,7 +204,7 @@ def _brief(given: object) -> str:
 
 def _short(lines: Iterable[str]) -> str:
     """At most five lines; what is not printable is escaped, as it came from a stranger."""
-    shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines]
+    shown = [printable(line) for line in lines]
     if len(shown) > MOST_LINES:
         rest = len(shown) - MOST_LINES + 1
         shown = [*shown[: MOST_LINES - 1], f"... and {rest} more faults"]

@@ -28,6 +28,7 @@ from protofed.engines.local import LocalEngine
 from protofed.engines.rounds import Mail, play_round
 from protofed.experiment.evaluate import evaluate
 from protofed.experiment.federation import assemble
+from protofed.experiment.incidents import Incidents, check_least
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir, load_server, read_json
 from protofed.experiment.spec import Experiment, method_name
@@ -40,7 +41,7 @@ class Progress(NamedTuple):
     rounds: int
     mean: float | None
     seconds_left: float
-    notices: tuple[str, ...] = ()  # told once, before the first round
+    notices: tuple[str, ...] = ()  # at first on the run, later on what went wrong in the round
 
 
 Watch = Callable[[Progress], None]
@@ -88,6 +89,8 @@ class Run(Generic[S, C]):
         self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
         self.federation = assemble(experiment)
         self.engine: Engine = LocalEngine(method, self.federation.sites)
+        self.incidents = Incidents(experiment, folder)
+        check_least(experiment, len(participants(experiment, list(self.federation.sites), 0)))
 
     def play(self, watch: Watch) -> None:
         """All rounds that are still to do; `watch` is told after each."""
@@ -103,8 +106,10 @@ class Run(Generic[S, C]):
             if finished % self.experiment.evaluate_every == 0 or finished == total:
                 mean = self._score(server, finished)
             pace = (time.monotonic() - began) / (finished - first)
-            watch(Progress(finished, total, mean, pace * (total - finished)))
-        notices = self.federation.notices
+            left, wrong = pace * (total - finished), self.incidents.words()
+            watch(Progress(finished, total, mean, left, wrong))
+            self.incidents.end_round()
+        notices = [*self.federation.notices, *self.incidents.summary()]
         scores = sha256(self.folder.scores)  # so that swapped files are noticed
         done = {"digest": self.experiment.digest, "notices": notices, "scores": scores}
         self.folder.write("done", done)
@@ -153,7 +158,8 @@ class Run(Generic[S, C]):
             legs.append({str(c): reported(reply) for c, reply in received.items()})
 
         step, site = Step(number, self.experiment.rounds), self.federation.server
-        server = play_round(self.method, site, server, self.engine, who, step, tell)
+        note, least = self.incidents.note, self.experiment.min_clients
+        server = play_round(self.method, site, server, self.engine, who, step, tell, note, least)
         line = {
             "round": number + 1,
             "bytes_up": up.total(),

@@ -31,6 +31,8 @@ from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.nets import NETS
 
+# Fields that came after the first runs: left out at their default, so that digests stay the same.
+LATER = ("min_clients", "on_nonfinite")
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
 
@@ -177,6 +179,10 @@ class Experiment(Section):
     participation: float = Field(
         default=1.0, gt=0, le=1, strict=True
     )  # share of the clients in each round
+    min_clients: int = Field(
+        default=1, ge=1, strict=True
+    )  # replies that a round needs; with fewer it fails, and the server's state stays
+    on_nonfinite: Literal["stop", "skip"] = "stop"  # where a client's training comes to NaN
     evaluate_every: int = Field(
         default=1, ge=1, strict=True
     )  # rounds; the last round is always scored
@@ -217,7 +223,12 @@ class Experiment(Section):
     def plain(self) -> dict[str, Any]:
         """The resolved spec as plain data, ready for JSON, without sections that are not there."""
         sections = self.model_dump(mode="json")
-        return {name: section for name, section in sections.items() if section is not None}
+        usual = {name: type(self).model_fields[name].default for name in LATER}
+        return {
+            name: section
+            for name, section in sections.items()
+            if section is not None and not (name in usual and section == usual[name])
+        }
 
     @property
     def digest(self) -> str:
