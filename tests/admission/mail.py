@@ -1,4 +1,4 @@
-"""Honest mail: what every method really sends on the toy federation, and what it is held against."""
+"""Honest mail: what every method sends on the toy federation, and what it is held against."""
 
 from __future__ import annotations
 
