@@ -125,9 +125,14 @@ def print_result(result: Result) -> None:
         )
     typer.echo()
     for notice in result.notices:
-        typer.echo(printable(f"note: {notice}"))
+        echo(f"note: {notice}")
     took = clock(result.seconds)
-    typer.echo(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
+    echo(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
+
+
+def echo(line: str) -> None:
+    """One line on stdout; names in it may come from anywhere, and none may steer a terminal."""
+    typer.echo(printable(line))
 
 
 def percent(score: float | None) -> str:

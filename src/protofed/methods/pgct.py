@@ -11,8 +11,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
 
 from protofed.core.message import Message
 from protofed.core.method import Ablations, About, Method, Need, Travels
@@ -103,7 +102,7 @@ class PGCT(Method[exchange.Wrapping, Any]):
 
     def loss(self, site: Site, inbox: Message, state: Any, model: Model, batch: Batch) -> Tensor:
         out, protos = site.run(model, batch.x), cast(Prototypes, inbox.extras[guide.GUIDE])
-        total = cross_entropy(out.logits, batch.y)
+        total = nn.functional.cross_entropy(out.logits, batch.y)
         if self.alpha:
             total = total + self.alpha * contrast(out.z, batch.y, protos, self.tau)
         if self.lam:
