@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_nan_or_infinity_anywhere_is_refused(name: str, cases: int) -> None:
         value = dice.choice(NONSENSE)
         floats = [n for n, leaf in enumerate(tree.leaves(reply)) if leaf.is_floating_point()]
         if floats and dice.random() < 0.9:
-            bad = change(reply, dice.choice(floats), lambda leaf, v=value: poke(leaf, draw, v))
+            bad = change(reply, dice.choice(floats), partial(poke, draw=draw, value=value))
             assert refusal(bad, held).endswith("holds NaN or infinity")
         else:
             bad = replace(reply, metrics={**reply.metrics, "loss": value})
@@ -93,7 +94,7 @@ def at(thing: Any, path: tuple[str, ...], fn: Callable[[Any], Any]) -> Any:
     return tree.rebuild(thing, branches)
 
 
-def without_one(table: dict[str, Any], dice: random.Random) -> dict[str, Any]:
+def without_one(table: dict[str, Any], dice: random.Random, _: object) -> dict[str, Any]:
     gone = dice.choice(list(table))
     return {name: part for name, part in table.items() if name != gone}
 
@@ -117,7 +118,7 @@ def test_another_shape_type_or_key_is_refused_with_its_name(name: str, cases: in
         where = dice.choice(mappings(reply))
         needed = {n: part for n, part in found_at(reply, where).items() if n not in held.maybe}
         if needed and dice.random() < 0.5:
-            bad = at(reply, where, lambda _, t=needed: without_one(t, dice))
+            bad = at(reply, where, partial(without_one, needed, dice))
             assert refusal(bad, held).endswith("is missing")
         else:
             bad = at(reply, where, lambda t: {**t, "more": torch.zeros(3)})

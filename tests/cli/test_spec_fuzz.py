@@ -194,7 +194,7 @@ def slips_of_everything() -> Iterator[tuple[str, str]]:
         for word in names:
             for slip in set(slips(word, dice)) - {*names, word, ""}:
                 yield word, told_for({section: {slip: 1}} if section else {slip: 1})
-    values = {"method": METHODS, "data": BENCHMARKS, "net": NETS}
+    values = {"method": list(METHODS), "data": list(BENCHMARKS), "net": list(NETS)}
     for section, known in values.items():
         for word in known:
             for slip in set(slips(word, dice)) - {*known, ""}:

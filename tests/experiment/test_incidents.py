@@ -17,6 +17,7 @@ from protofed.core.message import Message
 from protofed.core.site import ClientId, Step
 from protofed.engines.local import LocalEngine
 from protofed.experiment import runner
+from protofed.experiment.federation import assemble
 from protofed.experiment.incidents import PATIENCE
 from protofed.experiment.rundir import RunDir, load_server
 from protofed.experiment.runner import Progress, run
@@ -139,10 +140,9 @@ def test_training_that_diverges_stops_with_where_and_what_to_do(tiny: Make, tmp_
 def test_a_diverged_client_can_be_skipped(
     tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = runner.assemble
 
     def one_wild(experiment: Experiment) -> Any:
-        made = real(experiment)
+        made = assemble(experiment)
         wild = replace(made.sites[1], training=replace(experiment.training, lr=1e30))
         return made._replace(sites={**made.sites, 1: wild})
 
