@@ -185,6 +185,7 @@ from protofed.core.errors import ProtofedError
 from protofed.core.pack import MAGIC, pack, unpack
 import torch
 unpack(pack({"warm": torch.zeros(3)}))
+large = pack({"large": torch.zeros(2_000_000)})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 refused = 0
 for dtype, width in (("F32", 4), ("F64", 8), ("U8", 1), ("I64", 8)):
@@ -199,7 +200,7 @@ for dtype, width in (("F32", 4), ("F64", 8), ("U8", 1), ("I64", 8)):
                 except ProtofedError:
                     refused += 1
 try:
-    unpack(pack({"large": torch.zeros(2_000_000)}), most=1000)
+    unpack(large, most=1000)
 except ProtofedError:
     refused += 1
 print(refused, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

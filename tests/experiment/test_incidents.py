@@ -155,10 +155,16 @@ def test_a_diverged_client_can_be_skipped(
         assert result.last.mean is not None
 
 
-def test_if_all_diverge_skipping_ends_too(tiny: Make, tmp_path: Path) -> None:
+def test_if_all_diverge_skipping_ends_too_and_tells_of_some(tiny: Make, tmp_path: Path) -> None:
+    many = {"kind": "shares", "clients": 5, "samples": 5}
+    experiment = tiny(training=WILD, on_nonfinite="skip", rounds=5, partition=many)
+    told: list[str] = []
     with pytest.raises(ProtofedError, match="rounds in a row failed"):
-        run(tiny(training=WILD, on_nonfinite="skip", rounds=5), tmp_path / "a")
-    assert len(events(tmp_path / "a")) == PATIENCE * 4
+        run(experiment, tmp_path / "a", lambda p: told.extend(p.notices if p.round == 1 else ()))
+    assert len(events(tmp_path / "a")) == PATIENCE * 6
+    assert [line.split(":")[1].strip() for line in told[:3]] == ["client 0", "client 1", "client 2"]
+    assert told[3] == "and 2 more in this round, see events.jsonl"
+    assert "0 of 5 replies are left" in told[4]
 
 
 def test_more_clients_than_a_round_asks_are_refused_before_it_starts(

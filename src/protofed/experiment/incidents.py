@@ -8,6 +8,7 @@ from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
 PATIENCE = 3  # failed rounds in a row after which a run stops
+SHOWN = 3  # refused replies of a round that who watches is told of one by one
 
 
 class Incidents:
@@ -30,8 +31,12 @@ class Incidents:
         self.now.append(event)
 
     def words(self) -> tuple[str, ...]:
-        """What went wrong in the round that is being played, a line each."""
-        return tuple(event.words for event in self.now)
+        """What went wrong in the round that is being played: of many refused replies, some."""
+        refused = [event.words for event in self.now if event.client is not None]
+        lost = [event.words for event in self.now if event.client is None]
+        rest = len(refused) - SHOWN
+        more = [f"and {rest} more in this round, see events.jsonl"] if rest > 0 else []
+        return (*refused[:SHOWN], *more, *lost)
 
     def end_round(self) -> None:
         """Count the round; stop after too many failed ones in a row, whose state has been kept."""
