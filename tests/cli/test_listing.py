@@ -13,7 +13,7 @@ from protofed import __version__
 from protofed.core.method import Method
 from protofed.data.catalog import BENCHMARKS, load
 from protofed.data.sheet import GAP, SCALE
-from protofed.experiment.spec import method_name
+from protofed.experiment.describe import method_name
 from protofed.methods import METHODS
 from tests.cli.conftest import Cli
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import pickle
+
+import pytest
 import torch
 from torch import Tensor
 
 from protofed.core import tree
+from protofed.core.errors import DivergedError
 from protofed.core.fit import fit
 from protofed.core.model import Model
 from protofed.core.training import SGD
@@ -86,3 +90,33 @@ def test_a_leaf_whose_gradient_comes_late_is_trained_as_torch_does() -> None:
         loss(plain, number).backward()
         optimiser.step()
     assert tree.equal(fitted.thing, {name: leaf.detach() for name, leaf in plain.items()})
+
+
+def test_a_loss_that_is_no_number_ends_the_fit_with_the_step() -> None:
+    def loss(thing: dict[str, Tensor], number: int) -> Tensor:
+        return bowl(thing, 0.0) * (torch.nan if number == 2 else 1.0)
+
+    start = {"w": torch.tensor([4.0])}
+    with pytest.raises(
+        DivergedError, match=r"the loss, with finite weights, .* in step 3 "
+    ) as told:
+        fit(start, range(5), loss, SGD(lr=0.1))
+    assert (told.value.step, start["w"].item()) == (3, 4.0)
+
+
+def test_weights_that_overflow_are_named_also_after_the_last_step() -> None:
+    start = {"w": Model({"a": torch.tensor([1e30]), "b": torch.tensor([1e30])})}
+
+    def loss(thing: dict[str, Model], _: int) -> Tensor:
+        return thing["w"].weights["a"].sum() + 1e20 * thing["w"].weights["b"].sum()
+
+    for steps in (1, 2):
+        with pytest.raises(DivergedError) as told:
+            fit(start, range(steps), loss, SGD(lr=1e30, momentum=0, weight_decay=0))
+        assert (told.value.step, told.value.what) == (steps, "w.weights.b")
+
+
+def test_its_error_crosses_to_another_process() -> None:
+    told = DivergedError(3, "the loss")
+    back = pickle.loads(pickle.dumps(told))
+    assert (str(back), back.step, back.what) == (str(told), 3, "the loss")

@@ -234,20 +234,3 @@ def test_whatever_a_spec_holds_it_is_taken_or_explained(raw: dict[str, object]) 
         assert 1 <= len(told.splitlines()) <= 5
     else:
         assert experiment_from(json.loads(json.dumps(made.plain()))) == made
-
-
-def test_a_device_is_resolved_and_the_cpu_renames_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
-    plain = Experiment()
-    assert plain.device == "cpu"
-    assert "device" not in plain.plain()
-    assert Experiment(device="cpu").digest == plain.digest
-    with pytest.raises(ProtofedError, match="no cuda: use auto or cpu"):
-        experiment_from({"device": "cuda"})
-    with pytest.raises(ProtofedError, match="did you mean 'cuda'"):
-        experiment_from({"device": "cuds"})
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    card = Experiment()
-    assert card.plain()["device"] == "cuda"
-    assert card.digest != plain.digest

@@ -13,12 +13,12 @@ from protofed.core.errors import ProtofedError
 from protofed.core.fit import fit
 from protofed.core.message import Message
 from protofed.core.model import Model, Net
-from protofed.core.prototypes import class_means
+from protofed.core.prototypes import blank, class_means
 from protofed.core.site import Batch, ClientId, Dataset, Site, Step
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedseproto import PRIVATE, FedSeProto
 from protofed.ops.disentangle import Work, phases
-from protofed.ops.prototypes import local_prototypes
+from protofed.ops.prototypes import local_prototypes, received
 from protofed.testing import check_method, toy_sites
 from protofed.testing.toy import IMAGE
 from tests.methods.playing import Played, after, play
@@ -191,8 +191,10 @@ def test_without_averaging_only_prototypes_travel_between_different_nets() -> No
 
 def test_prototypes_of_different_widths_are_refused() -> None:
     method = FedSeProto(param_avg=False)
-    with pytest.raises(ProtofedError) as caught:
+    with pytest.raises(ProtofedError, match=r"client 1: protos\.vectors: shape \[4, 16\]"):
         play(method, sites=mixed(method, (12, 16)))
+    with pytest.raises(ProtofedError) as caught:
+        received({client: Message(protos=blank(5, 12 + 4 * client)) for client in (0, 1)})
     for part in ("widths", "client 0: 12", "client 1: 16", "same width"):
         assert part in str(caught.value)
 

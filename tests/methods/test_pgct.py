@@ -25,8 +25,9 @@ from protofed.methods.fedprox import FedProx
 from protofed.methods.fedseproto import FedSeProto
 from protofed.methods.fpl import FPL
 from protofed.methods.local import Local
-from protofed.methods.pgct import GUIDE, PGCT
+from protofed.methods.pgct import PGCT
 from protofed.ops.exchange import phase
+from protofed.ops.guide import GUIDE
 from protofed.ops.losses import proximal
 from protofed.ops.prototypes import local_prototypes
 from protofed.testing import check_method, toy_sites

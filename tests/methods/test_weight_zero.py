@@ -23,7 +23,8 @@ from protofed.methods.fedsr import FedSR
 from protofed.methods.fedtgp import FedTGP
 from protofed.methods.fpl import FPL
 from protofed.methods.moon import MOON
-from protofed.methods.pgct import GUIDE, PGCT
+from protofed.methods.pgct import PGCT
+from protofed.ops.guide import GUIDE
 from protofed.testing import toy_sites
 
 LAST = Step(3, 4)
@@ -74,10 +75,11 @@ def test_moon_without_weight_looks_at_no_other_model() -> None:
 def test_fedme_without_weight_learns_nothing_from_the_other_model() -> None:
     method, site = FedMe(mutual=0), toy_sites(FedMe())[1][1]
     own, step = site.fresh(), Step(0, 1, 1)
-    beside_wreck, beside_equal = (
-        method.train(site, Message(other), own, step)[0].model for other in (ruined(own), own)
+    silent = Model(tree.map(torch.zeros_like, own.weights), own.buffers)
+    beside_silent, beside_equal = (
+        method.train(site, Message(other), own, step)[0].model for other in (silent, own)
     )
-    assert tree.equal(beside_wreck, beside_equal)
+    assert tree.equal(beside_silent, beside_equal)
 
 
 def test_fedsr_without_weights_asks_neither_for_the_length_nor_for_references() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from protofed.report.confusion import Confusions
 from protofed.report.page import render
 from protofed.report.runs import read_runs
 from protofed.report.serve import open_server
-from tests.report.conftest import Copy, unfinish
+from tests.report.conftest import Copy, lines_of, rewrite_scores, unfinish
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -184,3 +185,41 @@ def test_drawings_have_words_and_tables_have_heads(browser: Browser, file: Path)
     assert page.locator("table:not(:has(thead th[scope=col]))").count() == 0
     assert page.locator("table:not(:has(caption))").count() == 0
     assert page.locator("html[lang=en] h1").count() == 1
+
+
+IMAGE = "<img src=x onerror=\"document.title='taken'\">"
+NAMES = (
+    "<script>document.title = 'taken'</script>",
+    f"{IMAGE}../../x",
+    f"\"'>{IMAGE}</td></table>",
+    "\x1b[2J</style></svg><iframe src=https://example.org>",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_names_of_domains_classes_and_clients_run_and_ask_for_nothing(
+    browser: Browser, copy: Copy, tmp_path: Path, name: str
+) -> None:
+    folder = copy("local-0")
+    for scores in (scored := lines_of(folder / "scores.jsonl")):
+        for table in (scores["domains"], scores["own"]["domains"]):
+            table[name] = table.pop("print")
+        scores["clients"] = {f"{c}{name}": {name: 1.0} for c in scores["clients"]}
+    rewrite_scores(folder, scored)
+    for file, key in (("done", "notices"), ("partition.json", 0)):
+        content = json.loads((folder / file).read_text())
+        content[key] = (
+            [name] if file == "done" else {**content[0], "domain": name, "held": {name: 3}}
+        )
+        (folder / file).write_text(json.dumps(content))
+    page_file = tmp_path / "hostile.html"
+    page_file.write_text(render(read_runs([folder])), encoding="utf-8")
+    page, asked, faults = opened(browser, page_file)
+    page.wait_for_timeout(100)
+    assert (asked, faults) == ([page_file.as_uri()], [])
+    assert page.title() != "taken"
+    assert page.locator("iframe, img").count() == 0
+    assert name.replace("\x1b", "") in page.locator("#results-table").inner_text().replace(
+        "\x1b", ""
+    )
+    page.close()

@@ -54,7 +54,7 @@ class HiddenState(Method):
     def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
         seen[site.id] = seen.get(site.id, 0) + 1
         reply, _ = super().train(site, inbox, state, step)
-        return replace(reply, size=reply.size + 100 * seen[site.id] * (site.id == 0)), None
+        return replace(reply, size=1 + seen[site.id] % 7 if site.id == 0 else reply.size), None
 
 
 @dataclass(frozen=True)

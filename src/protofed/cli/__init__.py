@@ -15,7 +15,7 @@ from protofed.cli.plot import plot
 from protofed.cli.report import report
 from protofed.cli.reproduce import reproduce
 from protofed.cli.run import run
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
 
 
 class Plain(TyperCommand):
@@ -60,5 +60,6 @@ def main() -> None:
     try:
         app()
     except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours
-        print(f"error: {fault}", file=sys.stderr)
+        for line in f"error: {fault}".split("\n"):  # names in it may come from anywhere
+            print(printable(line), file=sys.stderr)
         sys.exit(2)

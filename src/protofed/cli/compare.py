@@ -234,7 +234,7 @@ def _free(variants: Sequence[Variant]) -> set[str]:
 
 
 def _print(table: Comparison, form: str) -> None:
-    from protofed.cli.show import print_table
+    from protofed.cli.show import echo, print_table
     from protofed.study.formats import FORMATS, terminal
 
     if form in FORMATS:
@@ -244,4 +244,4 @@ def _print(table: Comparison, form: str) -> None:
     print_table(head, rows)
     typer.echo()
     for note in notes:
-        typer.echo(note)
+        echo(note)

@@ -130,7 +130,7 @@ def show_data(
     as_json: Json = False,
 ) -> None:
     """Count a benchmark's images by domain, and say what to know about them."""
-    from protofed.cli.show import print_table
+    from protofed.cli.show import echo, print_table
     from protofed.core.errors import known_name
     from protofed.data.catalog import BENCHMARKS, load
 
@@ -149,13 +149,13 @@ def show_data(
     typer.echo(f"{name}: {entry.summary}")
     cells = [[domain, str(c["train"]), str(c["test"])] for domain, c in counts.items()]
     print_table(["domain", "train", "test"], cells)
-    typer.echo(f"classes: {', '.join(benchmark.classes)}")
+    echo(f"classes: {', '.join(benchmark.classes)}")
     typer.echo(f"default net: {entry.net}; default partition: {entry.partition_for()}")
     for note in (
         *entry.general_notes,
         *(f"{d.name}: {d.note}" for d in benchmark.domains if d.note),
     ):
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
 def _field(name: str, info: FieldInfo) -> dict[str, Any]:
     """A hyperparameter: its name, default and meaning."""
     from protofed.core.method import Method
-    from protofed.experiment.spec import method_name
+    from protofed.experiment.describe import method_name
 
     default = method_name(info.default) if isinstance(info.default, Method) else info.default
     return {"name": name, "default": default, "meaning": info.description or ""}

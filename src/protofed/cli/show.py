@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from protofed.core.errors import printable
 from protofed.experiment.result import Result
 from protofed.experiment.runner import Progress
 from protofed.experiment.spec import Experiment
@@ -39,7 +40,7 @@ class Follower:
 
     def say(self, line: str) -> None:
         """One line beside the progress."""
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -124,9 +125,14 @@ def print_result(result: Result) -> None:
         )
     typer.echo()
     for notice in result.notices:
-        typer.echo(f"note: {notice}")
+        echo(f"note: {notice}")
     took = clock(result.seconds)
-    typer.echo(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
+    echo(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
+
+
+def echo(line: str) -> None:
+    """One line on stdout; names in it may come from anywhere, and none may steer a terminal."""
+    typer.echo(printable(line))
 
 
 def percent(score: float | None) -> str:
@@ -141,9 +147,9 @@ def print_table(
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for place, column in enumerate(columns):
         right = place > 0 and all(_number(row[place]) for row in rows)
-        table.add_column(column, justify="right" if right else "left")
+        table.add_column(Text(printable(column)), justify="right" if right else "left")
     for number, row in enumerate(rows):
-        cells = (Text(cell) for cell in row)  # not markup: [names] may stand in labels
+        cells = (Text(printable(cell)) for cell in row)  # no markup: [names] may stand in labels
         table.add_row(*cells, end_section=number + 1 == line_before)
     width = None if sys.stdout.isatty() else 200  # a pipe has no width to fit into
     Console(width=width).print(table)

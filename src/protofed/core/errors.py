@@ -10,6 +10,23 @@ class ProtofedError(Exception):
     """Something the user can mend; shown as its message alone, without a traceback."""
 
 
+class DivergedError(ProtofedError):
+    """Training came to NaN or infinity; who trained, and in which round, only the engine knows."""
+
+    def __init__(self, step: int, what: str):
+        super().__init__(step, what)  # both, so that it can cross to another process
+        self.step, self.what = step, what
+
+    def __str__(self) -> str:
+        return f"{self.what} turned NaN or infinite in step {self.step} of its training"
+
+
+def printable(text: str, most: int | None = None) -> str:
+    """A stranger's text on one line, cut at `most`; what could steer a terminal is escaped."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:most])
+    return shown if most is None or len(text) <= most else f"{shown}..."
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint to append to a message: ``; did you mean 'rounds'?``, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
+from protofed.core.errors import DivergedError
 from protofed.core.model import Model
 from protofed.core.training import SGD
 
@@ -31,7 +32,10 @@ def fit(
     sgd: SGD,
     on_grads: Callable[[T], None] | None = None,
 ) -> Fitted[T]:
-    """Train a copy of `thing`; what is not in it is constant, and so are a model's buffers."""
+    """Train a copy of `thing`; what is not in it is constant, and so are a model's buffers.
+
+    NaN or infinity, in a loss or at last in the copy, ends it with a `DivergedError`.
+    """
     copy = tree.clone(thing)
     free = [leaf.requires_grad_() for leaf in _trainable(copy)]
     optimiser: torch.optim.SGD | None = None
@@ -41,6 +45,8 @@ def fit(
         for leaf in free:
             leaf.grad = None
         value = loss(copy, batch)
+        if not value.isfinite():
+            raise DivergedError(steps + 1, _not_finite(copy) or "the loss, with finite weights,")
         value.backward()
         if on_grads is not None:
             on_grads(copy)
@@ -48,6 +54,8 @@ def fit(
         optimiser.step()
         steps += 1
         total = total + value.detach()  # on its device: nobody waits for it
+    if bad := _not_finite(copy):
+        raise DivergedError(steps, bad)
     return Fitted(tree.clone(copy), steps, float(total) / max(steps, 1))
 
 
@@ -60,6 +68,11 @@ def _optimiser(free: list[Tensor], sgd: SGD) -> torch.optim.SGD:
     return torch.optim.SGD(
         free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, fused=fused
     )
+
+
+def _not_finite(thing: object) -> str:
+    """The name of the first tensor of a tree that holds NaN or infinity; empty if none does."""
+    return next((n for n, leaf in tree.named_leaves(thing) if not leaf.isfinite().all()), "")
 
 
 def _trainable(thing: object) -> Iterable[Tensor]:

@@ -24,6 +24,7 @@ class Message:
     extras: Mapping[str, Extra] = field(default_factory=dict)  # named: "control", "anchors"
     size: int = 0  # examples behind it
     metrics: Mapping[str, float] = field(default_factory=dict)
+    fault: str = ""  # what kept a client from its work, in words; such a reply is never merged
 
     @property
     def parts(self) -> dict[str, int]:

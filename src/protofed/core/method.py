@@ -15,6 +15,7 @@ from protofed.core import tree
 from protofed.core.fit import fit
 from protofed.core.message import Message
 from protofed.core.model import ImageShape, Model, Net
+from protofed.core.prototypes import blank
 from protofed.core.site import Batch, ClientId, Site, Step
 from protofed.core.training import STRICT
 
@@ -31,6 +32,7 @@ class Travels(NamedTuple):
 
     up: tuple[str, ...] = ("model",)  # from a client
     down: tuple[str, ...] = ("model",)  # to a client
+    maybe: tuple[str, ...] = ()  # parts of `up` that a reply may lack
 
 
 # What a method may ask of a federation. Equal features: nets may differ, the width of z not.
@@ -126,6 +128,17 @@ class Method(Generic[S, C]):
         fitted = fit(inbox.model, site.batches(step), loss, site.training)
         reply = Message(model=fitted.thing, size=len(site.train), metrics={"loss": fitted.loss})
         return reply, state
+
+    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
+        """What a reply to `inbox` looks like: whatever differs in keys, shapes or types is refused.
+
+        Values do not count. Of prototypes, as many rows a class as here may come; see `blank`.
+        """
+        up = self.travels.up
+        model = (inbox.model if inbox.model.weights else site.fresh()) if "model" in up else Model()
+        protos = blank(site.classes, site.net.features) if "protos" in up else None
+        extras = {name: part for name, part in inbox.extras.items() if name in up}
+        return Message(model=model, protos=protos, extras=extras)
 
     def merge(self, site: Site, server: S, replies: Mapping[ClientId, Message], step: Step) -> S:
         """The server's new state from the replies that arrived, in the order of client ids."""

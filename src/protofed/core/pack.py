@@ -1,7 +1,12 @@
-"""Trees as bytes: tensors by safetensors, their arrangement as JSON, no pickle."""
+"""Trees as bytes: tensors by safetensors, their arrangement as JSON, sealed by SHA-256, no pickle.
+
+A blob is MAGIC (8 bytes, the last of them the version), SHA-256 of all that follows (32 bytes),
+and one safetensors file, in which the arrangement lies beside the tensors.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -12,27 +17,81 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
 
+MAGIC = b"protofd\x01"
+SEAL = len(MAGIC) + hashlib.sha256().digest_size  # bytes before the safetensors file
+LENGTH = 8  # bytes of the number with which that file says how long its header is
 LAYOUT = "layout"  # the name under which the arrangement lies among the tensors
+DEEPEST = 40  # levels of a tree; ours have fewer than ten
+MOST_HEADER = 1 << 25  # bytes of a header, which become Python objects of many times their size
 
 
 def pack(thing: object) -> bytes:
-    """A tree as one safetensors blob; ``unpack(pack(tree))`` is equal bit for bit."""
+    """A tree as one sealed blob; ``unpack(pack(tree))`` is equal bit for bit."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     layout = json.dumps(_describe(thing, arrays))
     arrays[LAYOUT] = np.frombuffer(layout.encode(), dtype=np.uint8)
-    return safetensors.numpy.save(arrays)
+    content = safetensors.numpy.save(arrays)
+    return MAGIC + hashlib.sha256(content).digest() + content
 
 
-def unpack(blob: bytes) -> Any:
-    """The tree that `pack` was given; only registered nodes are ever built."""
+def unpack(blob: bytes, most: int | None = None, older: bool = False) -> Any:
+    """The tree that `pack` was given; only registered nodes are ever built.
+
+    Whatever else the bytes are ends in a `ProtofedError`, before memory is taken for what they
+    claim to hold. More than `most` bytes are not read at all. `older` also takes a blob of before
+    there were seals: for files, whose digest stands beside them.
+    """
+    if most is not None and len(blob) > most:
+        raise ProtofedError(f"not a packed tree: {len(blob)} bytes, at most {most} are allowed")
+    unsealed = older and _is_older(blob)
+    if not unsealed:
+        _check_seal(blob)
+    content = memoryview(blob)[0 if unsealed else SEAL :]
+    _check_header(content)
     try:
-        tensors = safetensors.torch.load(blob)
-        layout = json.loads(tensors[LAYOUT].numpy().tobytes())
-        return _build(layout, tensors)
-    except (SafetensorError, KeyError, TypeError, ValueError, IndexError) as fault:
-        raise ProtofedError(f"not a packed tree: {fault}") from fault
+        tensors = safetensors.torch.load(bytes(content))
+        layout = tensors[LAYOUT].numpy().tobytes()
+        _check_depth(layout)
+        return _build(json.loads(layout), tensors)
+    except (SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError) as fault:
+        raise ProtofedError(f"not a packed tree: {printable(str(fault), 200)}") from fault
+    except (TypeError, ValueError) as fault:
+        raise ProtofedError(f"not a packed tree: {printable(str(fault), 200)}") from fault
+
+
+def _is_older(blob: bytes) -> bool:
+    """Whether a blob begins as a bare safetensors file: the length of a header, and its bracket."""
+    return blob[: len(MAGIC)] != MAGIC and blob[LENGTH : LENGTH + 1] == b"{"
+
+
+def _check_seal(blob: bytes) -> None:
+    """Refuse what `pack` did not write, or what was changed since."""
+    if blob[: len(MAGIC) - 1] == MAGIC[:-1] and blob[len(MAGIC) - 1 : len(MAGIC)] > MAGIC[-1:]:
+        raise ProtofedError("not a packed tree: written by a newer version of protofed")
+    if blob[: len(MAGIC)] != MAGIC:
+        raise ProtofedError("not a packed tree: it does not begin as one")
+    if hashlib.sha256(memoryview(blob)[SEAL:]).digest() != blob[len(MAGIC) : SEAL]:
+        raise ProtofedError("not a packed tree: damaged or cut short, its SHA-256 does not agree")
+
+
+def _check_header(content: memoryview) -> None:
+    """Refuse a header that claims more than is there; the seal alone stops no forger."""
+    length = int.from_bytes(content[:LENGTH], "little")
+    if len(content) < LENGTH or length > min(len(content) - LENGTH, MOST_HEADER):
+        raise ProtofedError(f"not a packed tree: its header claims {length} bytes")
+    _check_depth(bytes(content[LENGTH : LENGTH + length]))
+
+
+def _check_depth(text: bytes) -> None:
+    """Refuse JSON nested so deeply that reading it would exhaust the stack."""
+    marks = np.frombuffer(text, dtype=np.uint8)
+    opening, closing = np.isin(marks, list(b"[{")), np.isin(marks, list(b"]}"))
+    # Brackets within names count too, which is on the safe side: ours hold none.
+    depth = np.cumsum(opening.astype(np.int32) - closing)
+    if len(depth) and int(depth.max()) > 4 * DEEPEST:
+        raise ProtofedError(f"not a packed tree: nested deeper than {DEEPEST} levels")
 
 
 def _describe(thing: object, arrays: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
@@ -60,6 +119,8 @@ def _build(layout: list[Any], tensors: dict[str, Tensor]) -> Any:
     if kind == "tensor":
         return tensors[content]
     if kind == "value":
+        if not isinstance(content, tree.LEAVES):
+            raise TypeError(f"a {type(content).__name__} is no value")
         return content
     branches = {name: _build(child, tensors) for name, child in content}
     if kind == "dict":

@@ -69,6 +69,12 @@ class Prototypes:
         return distances.masked_fill(same, torch.inf).amin(1)
 
 
+def blank(classes: int, width: int, each: int = 1) -> Prototypes:
+    """A table of zeros with so many rows for each class: the fullest that a client may send."""
+    labels = torch.arange(classes).repeat(each)
+    return Prototypes(torch.zeros(len(labels), width), labels, torch.ones_like(labels))
+
+
 def class_means(features: Tensor, labels: Tensor) -> Prototypes:
     """One row for each class among `labels` [N]: the mean of its `features` [N, D]."""
     return Prototypes(features, labels, torch.ones_like(labels)).uniform_mean()

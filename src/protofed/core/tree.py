@@ -78,6 +78,14 @@ def leaves(tree: object) -> Iterator[Tensor]:
         yield from leaves(child)
 
 
+def named_leaves(tree: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a tree with the path to each, such as ``model.weights.head.bias``."""
+    if isinstance(tree, Tensor):
+        yield path, tree
+    for name, child in children(tree) or ():
+        yield from named_leaves(child, f"{path}.{name}" if path else str(name))
+
+
 def nbytes(tree: object) -> int:
     """The bytes that a tree's tensors take."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))

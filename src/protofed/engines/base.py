@@ -6,9 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from protofed.core.errors import DivergedError
 from protofed.core.message import Message
-from protofed.core.site import ClientId, Step
+from protofed.core.method import C, Method, S
+from protofed.core.site import ClientId, Site, Step
 from protofed.core.tally import Tallies
+
+
+def attempt(
+    method: Method[S, C], site: Site, inbox: Message, state: C, step: Step
+) -> tuple[Message, C]:
+    """Let a client train; where its training diverges, it says so and keeps its old state."""
+    try:
+        return method.train(site, inbox, state, step)
+    except DivergedError as fault:
+        return Message(fault=str(fault)), state
 
 
 class Engine(Protocol):

@@ -17,12 +17,11 @@ from protofed.core.pack import pack, unpack
 from protofed.core.site import ClientId, Dataset, Site, Step
 from protofed.core.tally import Tallies, tally
 from protofed.engines.arena import on_disk
+from protofed.engines.base import attempt
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
-IN_MEMORY = (
-    2**30
-)  # bytes of client states, and likewise of one exchange's replies; more goes to disk
+IN_MEMORY = 2**30  # bytes of client states, and of one exchange's replies; more goes to disk
 SHARD = 2**28  # bytes of client states in one file of a checkpoint
 
 
@@ -63,9 +62,9 @@ class LocalEngine(Generic[S, C]):
         """A client's reply and state; on another device there is room for one client at a time."""
         site, state = self.sites[client], self.state(client)
         if self.device == CPU:
-            return self.method.train(site, inbox, state, step)
+            return attempt(self.method, site, inbox, state, step)
         there = site.on(self.device), tree.to(inbox, self.device), tree.to(state, self.device)
-        reply, after = self.method.train(*there, step)
+        reply, after = attempt(self.method, *there, step)
         return tree.to(reply, CPU), tree.to(after, CPU)
 
     def _keep(self, client: ClientId, reply: Message, state: C, of: int) -> Message:
@@ -106,6 +105,6 @@ class LocalEngine(Generic[S, C]):
     def load(self, folder: Path) -> None:
         self.states = {}
         for file in sorted(folder.glob("clients*.safetensors")):
-            shard: dict[ClientId, C] = unpack(file.read_bytes())
+            shard: dict[ClientId, C] = unpack(file.read_bytes(), older=True)
             for client, state in shard.items():
                 self.states[client] = self._kept(state, len(self.sites))

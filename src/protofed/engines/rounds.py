@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.core.admission import Expected, refusal
+from protofed.core.errors import DivergedError, ProtofedError, printable
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.site import ClientId, Site, Step
 from protofed.engines.base import Engine
 
 Mail = Mapping[ClientId, Message]
+MOST_ID = 60  # letters of a client's id that anybody is shown
+
+
+class Event(NamedTuple):
+    """What went wrong in a leg: with one client's reply, or (no client) with the whole round."""
+
+    step: Step
+    client: ClientId | None
+    reason: str
+    diverged: bool = False  # the client itself says that its training came to NaN
+
+    @property
+    def words(self) -> str:
+        """The event on one line, for people."""
+        where = f"round {self.step.round + 1}, leg {self.step.leg + 1}"
+        who = "" if self.client is None else f"client {printable(str(self.client), MOST_ID)}: "
+        return f"{where}: {who}{self.reason}"
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data: a line of events.jsonl; rounds and legs count from 1."""
+        known = self.client is None or type(self.client) is int
+        return {
+            "round": self.step.round + 1,
+            "leg": self.step.leg + 1,
+            "client": self.client if known else printable(str(self.client), MOST_ID),
+            "reason": self.reason,
+        }
+
+
+def stop(event: Event) -> None:
+    """What becomes of an event where nobody keeps a record: an error, so that none is missed."""
+    raise ProtofedError(event.words)
 
 
 def play_round(
@@ -22,29 +56,68 @@ def play_round(
     who: Sequence[ClientId],
     step: Step,
     tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+    note: Callable[[Event], None] = stop,
+    least: int = 1,
 ) -> S:
-    """Each leg sends, lets train and merges; `tell` sees what travelled down and up.
+    """Each leg sends, lets train, judges and merges; `tell` sees what went down and came in.
 
-    Who does not reply is left out of the legs that follow; without any reply nothing changes.
+    Whose reply is lost or refused is left out of the legs that follow. Where fewer than `least`
+    are left, or the merged state is not finite, the round has failed: the state is as before it.
     """
+    before = server
     for leg in range(method.legs):
         now = step._replace(leg=leg)
         inboxes = method.send(site, server, who, now)
-        replies = engine.exchange(inboxes, now)
+        replies = admitted(method, site, inboxes, engine.exchange(inboxes, now), now, note)
         tell(inboxes, replies)
-        who = [client for client in who if client in replies]
-        if not who:
-            return server
-        for client, reply in replies.items():
-            _check_finite(client, reply, now)
-        server = method.merge(site, server, replies, now)
+        who, failed = list(replies), ""
+        if len(who) < least:
+            failed = f"{len(who)} of {len(inboxes)} replies are left, and {least} are needed"
+        else:
+            server, failed = merged(method, site, server, replies, now)
+        if failed:
+            note(Event(now, None, f"{failed}: the server's state stays"))
+            return before
     return server
 
 
-def _check_finite(client: ClientId, reply: Message, step: Step) -> None:
-    """Stop before a diverged client spoils the federation."""
-    if not tree.finite(reply):
-        raise ProtofedError(
-            f"client {client} sent NaN or infinity in round {step.round + 1}: its training "
-            f"diverged\nlower training.lr (or the method's weights) and run again"
-        )
+def admitted(
+    method: Method[S, C],
+    site: Site,
+    inboxes: Mail,
+    replies: Mapping[ClientId, Message],
+    step: Step,
+    note: Callable[[Event], None],
+) -> dict[ClientId, Message]:
+    """The replies that may be merged, once for each client that was asked and in this order."""
+    for client in replies:
+        if client not in inboxes:
+            note(Event(step, client, "was not asked"))
+    good: dict[ClientId, Message] = {}
+    for client in inboxes:
+        if client not in replies:
+            continue
+        reply = replies[client]
+        if reason := refusal(reply, expected(method, site, client, inboxes[client], step)):
+            note(Event(step, client, reason, bool(getattr(reply, "fault", ""))))
+        else:
+            good[client] = reply
+    return good
+
+
+def expected(
+    method: Method[S, C], site: Site, client: ClientId, inbox: Message, step: Step
+) -> Expected:
+    """What a client's reply to `inbox` is held against; `site` is the server's."""
+    letter = method.expects(site, inbox, step)
+    return Expected(letter, method.travels.maybe, site.sizes[client])
+
+
+def merged(method: Method[S, C], site: Site, server: S, replies: Mail, step: Step) -> tuple[S, str]:
+    """The server's new state; or the old one, and why there is no new one."""
+    try:
+        new = method.merge(site, server, replies, step)
+    except DivergedError as fault:
+        return server, f"at the server, {fault}"
+    bad = next((n for n, leaf in tree.named_leaves(new) if not leaf.isfinite().all()), "")
+    return (server, f"at the server, {bad} turned NaN or infinite") if bad else (new, "")

@@ -26,6 +26,7 @@ from protofed.core.method import AnyMethod
 from protofed.core.site import ClientId, Dataset, Site, Step
 from protofed.core.tally import Tallies, tally
 from protofed.engines.arena import Arena
+from protofed.engines.base import attempt
 
 T = TypeVar("T")
 COMMAND = "from protofed.engines.worker import main; main()"
@@ -97,7 +98,7 @@ class Train:
 
     def do(self, given: Given, desk: Desk) -> list[Any]:
         site = desk.sites[self.client]
-        return desk.up.write([*desk.method.train(site, given.inbox, given.state, self.step)])
+        return desk.up.write([*attempt(desk.method, site, given.inbox, given.state, self.step)])
 
     def take(self, answer: list[Any], up: Arena) -> list[Any]:
         return tree.clone(up.read(answer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from protofed.core.errors import ProtofedError, did_you_mean
+from protofed.core.errors import ProtofedError, did_you_mean, printable
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.partition import RULES
@@ -22,6 +23,8 @@ from protofed.methods.fedavg import FedAvg
 
 MOST_BYTES = 1 << 20  # no honest spec is larger
 MOST_LINES = 5
+# tomllib takes minutes for a name of many parts: its time grows with their square.
+DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++\s*+\.\s*+){20}")
 WRONG_KIND = ("dict_type", "int_type", "float_type")
 
 Raw = dict[str, Any]
@@ -33,6 +36,8 @@ def read_spec(path: Path) -> Raw:
         if path.stat().st_size > MOST_BYTES:
             raise ProtofedError(f"{path}: larger than 1 MiB, so hardly a spec")
         text = path.read_text(encoding="utf-8-sig")
+        if DEEP_KEY.search(text):
+            raise ProtofedError(f"{path}: a name with more than 20 dots, so hardly a spec")
         if path.suffix == ".json":
             saved = dict(json.loads(text))
             return {key: value for key, value in saved.items() if key != "digest"}
@@ -43,6 +48,8 @@ def read_spec(path: Path) -> Raw:
         raise ProtofedError(f"{path}: not a spec in JSON: {fault}") from fault
     except (UnicodeDecodeError, RecursionError) as fault:
         raise ProtofedError(f"{path}: not readable as TOML text: {fault}") from fault
+    except ValueError as fault:  # a number of thousands of digits
+        raise ProtofedError(f"{path}: {fault}") from fault
     except OSError as fault:
         raise ProtofedError(f"{path}: {fault.strerror}") from fault
 
@@ -55,7 +62,7 @@ def set_field(raw: Raw, assignment: str) -> Raw:
         raise ProtofedError(f"--set {assignment}: write section.field=value")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number too long, brackets too deep
         value = text.strip()
     return _put(raw, keys, value)
 
@@ -204,7 +211,7 @@ def _brief(given: object) -> str:
 
 def _short(lines: Iterable[str]) -> str:
     """At most five lines; what is not printable is escaped, as it came from a stranger."""
-    shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines]
+    shown = [printable(line) for line in lines]
     if len(shown) > MOST_LINES:
         rest = len(shown) - MOST_LINES + 1
         shown = [*shown[: MOST_LINES - 1], f"... and {rest} more faults"]

@@ -1,6 +1,6 @@
 """The run folder: all that a run leaves behind, in files that any tool can read.
 
-spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  checkpoints/  done
+spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  events.jsonl  checkpoints/  done
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class RunDir:
         self.path = path
         self.rounds, self.scores = path / "rounds.jsonl", path / "scores.jsonl"
         self.done, self.checkpoints = path / "done", path / "checkpoints"
+        self.events = path / "events.jsonl"  # only where something went wrong
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -80,7 +81,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Forget what an earlier run of this experiment left."""
-        for file in (self.done, self.rounds, self.scores):
+        for file in (self.done, self.rounds, self.scores, self.events):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
@@ -109,7 +110,7 @@ class RunDir:
 
     def rewind(self, finished: int) -> None:
         """Drop the lines of rounds that the checkpoint to go on from does not know."""
-        for file in (self.rounds, self.scores):
+        for file in (self.rounds, self.scores, *([self.events] if self.events.exists() else [])):
             kept = [line for line in self.lines(file) if line["round"] <= finished]
             write_whole(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
@@ -168,7 +169,7 @@ def _whole(folder: Path) -> int:
 
 def load_server(checkpoint: Checkpoint) -> Any:
     """The server state that a checkpoint holds."""
-    return unpack((checkpoint.folder / "server.safetensors").read_bytes())
+    return unpack((checkpoint.folder / "server.safetensors").read_bytes(), older=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:

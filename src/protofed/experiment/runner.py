@@ -25,12 +25,14 @@ from protofed.engines.base import Engine
 from protofed.engines.local import CPU, LocalEngine
 from protofed.engines.rounds import Mail, play_round
 from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.experiment.describe import method_name
 from protofed.experiment.environment import environment, fingerprints
 from protofed.experiment.evaluate import evaluate
 from protofed.experiment.federation import assemble
+from protofed.experiment.incidents import Incidents, check_least
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir, load_server, read_json
-from protofed.experiment.spec import Experiment, method_name
+from protofed.experiment.spec import Experiment
 
 
 class Progress(NamedTuple):
@@ -96,6 +98,8 @@ class Run(Generic[S, C]):
         self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
         self.federation = assemble(experiment)
         self.news: list[str] = []  # not yet told
+        self.incidents = Incidents(experiment, folder)
+        check_least(experiment, head_count(experiment, len(self.federation.sites)))
         self.engine = self._engine(workers)
 
     def _engine(self, workers: Workers) -> Engine:
@@ -142,8 +146,10 @@ class Run(Generic[S, C]):
             if finished % self.experiment.evaluate_every == 0 or finished == total:
                 mean = self._score(server, finished)
             pace = (time.monotonic() - began) / (finished - first)
-            watch(Progress(finished, total, mean, pace * (total - finished), self._told()))
-        notices = self.federation.notices
+            left, wrong = pace * (total - finished), self.incidents.words()
+            watch(Progress(finished, total, mean, left, (*self._told(), *wrong)))
+            self.incidents.end_round()
+        notices = [*self.federation.notices, *self.incidents.summary()]
         scores = sha256(self.folder.scores)  # so that swapped files are noticed
         done = {"digest": self.experiment.digest, "notices": notices, "scores": scores}
         self.folder.write("done", done)
@@ -198,7 +204,8 @@ class Run(Generic[S, C]):
             legs.append({str(c): reported(reply) for c, reply in received.items()})
 
         step, site = Step(number, self.experiment.rounds), self.federation.server
-        server = play_round(self.method, site, server, self.engine, who, step, tell)
+        note, least = self.incidents.note, self.experiment.min_clients
+        server = play_round(self.method, site, server, self.engine, who, step, tell, note, least)
         line = {
             "round": number + 1,
             "bytes_up": up.total(),

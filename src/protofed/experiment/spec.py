@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import inspect
 import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -28,44 +26,13 @@ from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.catalog import BENCHMARKS
 from protofed.data.partition import Partition
-from protofed.methods import METHODS
+from protofed.experiment.describe import describe_method
 from protofed.methods.fedavg import FedAvg
 from protofed.nets import NETS
 
+# Fields that came after the first runs: left out at these values, so that digests stay the same.
+LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu"}
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
-
-
-def method_name(method: AnyMethod) -> str:
-    """The command-line name of a method; for one that is not ours, its full class name."""
-    kind = FedAvg if type(method) is Method else type(method)  # whose defaults Method holds
-    for name, known in METHODS.items():
-        if kind is known:
-            return name
-    return f"{type(method).__module__}.{type(method).__qualname__}"
-
-
-def describe_method(method: AnyMethod) -> dict[str, Any]:
-    """A method as plain data: its name and its hyperparameters, methods among them likewise.
-
-    A method that is not ours is told apart by its source too, so that an edited one is a new run.
-    """
-    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    name = method_name(method)
-    plain = {
-        key: describe_method(value) if isinstance(value, Method) else to_jsonable_python(value)
-        for key, value in fields.items()
-    }
-    return (
-        {"name": name, **plain} if name in METHODS else {"name": name, **_source(method), **plain}
-    )
-
-
-def _source(method: AnyMethod) -> dict[str, str]:
-    try:
-        code = inspect.getsource(type(method))
-    except (OSError, TypeError):  # typed in at a prompt
-        return {}
-    return {"source": hashlib.sha256(code.encode()).hexdigest()[:12]}
 
 
 def unknown(name: str, known: Iterable[str]) -> PydanticCustomError:
@@ -190,6 +157,10 @@ class Experiment(Section):
     participation: float = Field(
         default=1.0, gt=0, le=1, strict=True
     )  # share of the clients in each round
+    min_clients: int = Field(
+        default=1, ge=1, strict=True
+    )  # replies that a round needs; with fewer it fails, and the server's state stays
+    on_nonfinite: Literal["stop", "skip"] = "stop"  # where a client's training comes to NaN
     evaluate_every: int = Field(
         default=1, ge=1, strict=True
     )  # rounds; the last round is always scored
@@ -237,7 +208,7 @@ class Experiment(Section):
         return {
             name: section
             for name, section in sections.items()
-            if section is not None and (name, section) != ("device", "cpu")
+            if section is not None and section != LATER.get(name)
         }
 
     @property

@@ -9,8 +9,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from protofed.core.method import AnyMethod
+from protofed.experiment.describe import describe_method
 from protofed.experiment.parse import method_from
-from protofed.experiment.spec import describe_method
 from protofed.figures.series import (
     Series,
     axis_label,

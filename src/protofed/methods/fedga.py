@@ -1,8 +1,7 @@
 """GA: generalization adjustment (Zhang et al., CVPR 2023).
 
-The gap between the global model and the client's own, on images that the client holds out ->
-train; shares of the mean that follow the gaps -> merge, `adjusted`. What the paper measures at
-the end of a round, a client measures at the start of its next one, on the model that it receives.
+The gap between the global and the client's own model on images held out -> train; shares that
+follow the gaps -> merge. A client measures round t at its start of t + 1, on the model it receives.
 """
 
 from __future__ import annotations
@@ -57,13 +56,11 @@ class FedGA(Method[Shared, Before | None]):
     step: float = Field(default=0.2, ge=0, description="d: largest move of a share, times N")
     metric: Literal["acc", "loss"] = Field(default="acc", description="what the gap is one of")
     centred: bool = Field(default=False, description="subtract the mean gap, as the paper does")
-    val_share: float = Field(
-        default=0.1, gt=0, lt=1, description="of a client's training images, held out"
-    )
+    val_share: float = Field(default=0.1, gt=0, lt=1, description="of a client's images, held out")
 
     @property
     def travels(self) -> Travels:
-        return Travels(up=("model", "gap"))
+        return Travels(up=("model", "gap"), maybe=("gap",))
 
     def init_server(self, site: Site) -> Shared:
         clients = len(site.sizes)
@@ -81,6 +78,9 @@ class FedGA(Method[Shared, Before | None]):
             return reply, now
         gap = self.fault(site, inbox.model, held) - state.fault
         return replace(reply, extras={"gap": torch.tensor(gap, dtype=torch.float64)}), now
+
+    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
+        return replace(super().expects(site, inbox, step), extras={"gap": torch.zeros(()).double()})
 
     def fault(self, site: Site, model: Model, held: Dataset) -> float:
         """The share of wrong answers, or the mean loss: either way larger is worse."""

@@ -98,6 +98,12 @@ class FedMD(Method[Agreed, Model]):
         metrics = {**reply.metrics, "digest": digested.loss}
         return replace(reply, model=Model(), metrics=metrics), reply.model
 
+    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
+        if step.leg == 1:
+            return Message()
+        rows = cast(Tensor, inbox.extras["rows"])
+        return Message(extras={"logits": torch.zeros(len(rows), site.classes)})
+
     def merge(
         self, site: Site, server: Agreed, replies: Mapping[ClientId, Message], step: Step
     ) -> Agreed:

@@ -90,6 +90,9 @@ class FedMe(Method[Exchanging, Model]):
         trained, extras = fitted.thing["own"], {OTHER: fitted.thing[OTHER]}
         return Message(trained, extras=extras, size=len(site.train), metrics=metrics), Model()
 
+    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
+        return Message(inbox.model, extras={OTHER: inbox.model} if step.leg else {})
+
     def merge(
         self, site: Site, server: Exchanging, replies: Mapping[ClientId, Message], step: Step
     ) -> Exchanging:

@@ -21,7 +21,7 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import About, Method, Travels, average
 from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes, class_means, stack
+from protofed.core.prototypes import Prototypes, blank, class_means, stack
 from protofed.core.site import Batch, ClientId, Site, Step
 from protofed.ops.losses import divergence, pull
 from protofed.ops.prototypes import Prototyped, outputs, received
@@ -88,6 +88,10 @@ class FedMLP(Method[Levels, Model | None]):
         protos, semantic = class_means(out.z, labels), class_means(out.logits.softmax(1), labels)
         reply = replace(reply, protos=protos, extras={"semantic": semantic})
         return reply, reply.model if self.lam3 > 0 else None
+
+    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
+        semantic = blank(site.classes, site.classes)
+        return replace(super().expects(site, inbox, step), extras={"semantic": semantic})
 
     def merge(
         self, site: Site, server: Levels, replies: Mapping[ClientId, Message], step: Step

@@ -1,7 +1,6 @@
 """PGCT: prototype-guided cross-training on any base method (Liu et al., ICME 2023).
 
 Eq. 1-2 prototypes -> train; the exchange -> send; Eq. 3 L_PCL, Eq. 4-7 L_Aug, Eq. 8 sum -> loss.
-Eq. 2 is the class mean whatever the clusters; Eq. 6 sums over j but counts n.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
 
 from protofed.core.message import Message
 from protofed.core.method import Ablations, About, Method, Need, Travels
@@ -22,8 +20,6 @@ from protofed.core.prototypes import Prototypes
 from protofed.core.site import Batch, ClientId, Site, Step
 from protofed.ops import exchange, guide
 from protofed.ops.losses import contrast
-
-GUIDE = "prototypes"  # an extra: the base may have a use for `protos`
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,8 @@ class PGCT(Method[exchange.Wrapping, Any]):
 
     @property
     def travels(self) -> Travels:
-        up, down = self.base.travels
-        return Travels(up=(*up, GUIDE), down=(*down, GUIDE))
+        up, down, maybe = self.base.travels
+        return Travels((*up, guide.GUIDE), (*down, guide.GUIDE), maybe)
 
     def caution(self, net: Net) -> str:
         return self.base.caution(net)
@@ -89,7 +85,7 @@ class PGCT(Method[exchange.Wrapping, Any]):
     ) -> dict[ClientId, Message]:
         if step.leg == 0:
             return self.base.send(site, exchange.inside(server), to, step)
-        return exchange.passed_on(site, server.box, to, step, (GUIDE,))
+        return exchange.passed_on(site, server.box, to, step, (guide.GUIDE,))
 
     def train(self, site: Site, inbox: Message, state: Any, step: Step) -> tuple[Message, Any]:
         now = exchange.phase(site, step, self.phase_epochs)
@@ -98,11 +94,15 @@ class PGCT(Method[exchange.Wrapping, Any]):
         reply, state = self.base.train(now, inbox, state, step)
         exchange.check_whole(site, reply.model)
         protos = guide.prototypes(self.proto_mode, self.clusters, site, reply.model, step)
-        return replace(reply, extras={**reply.extras, GUIDE: protos}), state
+        return replace(reply, extras={**reply.extras, guide.GUIDE: protos}), state
+
+    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
+        table = guide.fullest(self.proto_mode, self.clusters, site)
+        return exchange.expected(self.base, site, inbox, step, {guide.GUIDE: table})
 
     def loss(self, site: Site, inbox: Message, state: Any, model: Model, batch: Batch) -> Tensor:
-        out, protos = site.run(model, batch.x), cast(Prototypes, inbox.extras[GUIDE])
-        total = cross_entropy(out.logits, batch.y)
+        out, protos = site.run(model, batch.x), cast(Prototypes, inbox.extras[guide.GUIDE])
+        total = nn.functional.cross_entropy(out.logits, batch.y)
         if self.alpha:
             total = total + self.alpha * contrast(out.z, batch.y, protos, self.tau)
         if self.lam:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, InstanceOf
 
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
-from protofed.core.message import Message
+from protofed.core.message import Extra, Message
 from protofed.core.method import AnyMethod, Global
 from protofed.core.model import Model
 from protofed.core.site import ClientId, Site, Step
@@ -68,6 +68,16 @@ def second_thoughts(
         client: replace(box[client], model=reply.model, size=reply.size)
         for client, reply in replies.items()
     }
+
+
+def expected(
+    base: AnyMethod, site: Site, inbox: Message, step: Step, extras: Mapping[str, Extra]
+) -> Message:
+    """A reply around a base method: before the exchange with `extras`, after it a model alone."""
+    if step.leg == 1:
+        return Message(inbox.model)
+    told = base.expects(site, inbox, step)
+    return replace(told, extras={**told.extras, **extras})
 
 
 def check_whole(site: Site, model: Model) -> None:

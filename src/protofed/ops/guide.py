@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes, class_means
+from protofed.core.prototypes import Prototypes, blank, class_means
 from protofed.core.site import Batch, Site, Step
-from protofed.ops.kmeans import clustered, resampled
+from protofed.ops.kmeans import SUBSETS, clustered, resampled
 from protofed.ops.prototypes import features
 
+GUIDE = "prototypes"  # an extra: a base method may have a use for `protos`
 Mode = Literal["weighted", "uniform", "multi", "bootstrap"]
 Scope = Literal["own", "all"]
 
@@ -36,6 +37,12 @@ def prototypes(mode: Mode, clusters: int, site: Site, model: Model, step: Step) 
         return resampled(z, labels, draw)
     table = clustered(z, labels, clusters, draw)
     return table if mode == "multi" else table.uniform_mean()
+
+
+def fullest(mode: Mode, clusters: int, site: Site) -> Prototypes:
+    """The shape of what `prototypes` makes where a client has every class and every cluster."""
+    each = {"multi": clusters, "bootstrap": SUBSETS}.get(mode, 1)
+    return blank(site.classes, site.net.features, each)
 
 
 def copies(y: Tensor, protos: Prototypes, classes: int, scope: Scope, number: int) -> Tensor:

@@ -6,22 +6,22 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import torch
 
 from protofed.core import tree
+from protofed.core.admission import opened
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.pack import pack, unpack
 from protofed.core.site import ClientId, Site, Step
 from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Event, Mail, expected, play_round
 from protofed.testing.toy import toy_sites
 
 ROUNDS = 4
-MOST_METRICS = 20
 
 
 class BrokenMethodError(AssertionError):
@@ -44,7 +44,12 @@ class AuditEngine(LocalEngine[S, C]):
                 self.changed.add("train() changed its inbox")
             if pack(state) != packed:
                 self.changed.add("train() changed the state that it was given")
-        return {c: unpack(pack(m)) for c, m in replies.items()}
+        return {c: self._arrived(c, inboxes[c], m, step) for c, m in replies.items()}
+
+    def _arrived(self, client: ClientId, inbox: Message, reply: Message, step: Step) -> Message:
+        """A reply from its bytes, which must not be more than the method lets expect."""
+        allowed = expected(self.method, self.sites[client], client, inbox, step)
+        return cast(Message, opened(pack(reply), allowed))
 
 
 class DropoutEngine(LocalEngine[S, C]):
@@ -66,7 +71,12 @@ class Trial(Generic[S, C]):
         self.engine = LocalEngine(method, self.sites)
         self.sent: list[Message] = []
         self.received: list[Message] = []
+        self.refused: list[str] = []
         self.server = self.play(self.engine, tell=self._listen)
+
+    def _note(self, event: Event) -> None:
+        if event.client is not None:
+            self.refused.append(event.reason)
 
     def _listen(self, sent: Mail, received: Mail) -> None:
         self.sent += sent.values()
@@ -85,7 +95,8 @@ class Trial(Generic[S, C]):
         now = method.init_server(self.site) if server is None else server
         for number in rounds:
             chosen = self.everyone if who is None else who(number)
-            now = play_round(method, self.site, now, engine, chosen, Step(number, ROUNDS), tell)
+            step = Step(number, ROUNDS)
+            now = play_round(method, self.site, now, engine, chosen, step, tell, self._note)
         return now
 
     def same(self, server: S, engine: LocalEngine[S, C]) -> bool:
@@ -197,8 +208,10 @@ class Trial(Generic[S, C]):
                     f"travels.{name} says {sorted(told) or 'nothing'}, "
                     f"but {sorted(found) or 'nothing'} travelled"
                 )
-            if any(len(message.metrics) > MOST_METRICS for message in messages):
-                yield f"more than {MOST_METRICS} metrics in a message: use extras, and say so"
+
+    def admitted(self) -> Iterator[str]:
+        if self.refused:
+            yield f"its replies are refused ({self.refused[0]}): say in expects() how they look"
 
     def own_randomness(self) -> Iterator[str]:
         before = torch.get_rng_state()
@@ -218,6 +231,7 @@ CHECKS: tuple[Callable[[Trial[Any, Any]], Iterator[str]], ...] = (
     Trial.client_state_moves,
     Trial.bytes_as_documented,
     Trial.own_randomness,
+    Trial.admitted,  # last, as it looks at the rounds of all others
 )
 
 

@@ -1,0 +1,68 @@
+"""What goes wrong in a run: put on record, told to who watches, and borne only for so long."""
+
+from __future__ import annotations
+
+from protofed.core.errors import ProtofedError
+from protofed.engines.rounds import Event
+from protofed.experiment.rundir import RunDir
+from protofed.experiment.spec import Experiment
+
+PATIENCE = 3  # failed rounds in a row after which a run stops
+SHOWN = 3  # refused replies of a round that who watches is told of one by one
+
+
+class Incidents:
+    """The refused replies and failed rounds of one run; lines in its events.jsonl."""
+
+    def __init__(self, experiment: Experiment, folder: RunDir):
+        self.experiment, self.folder = experiment, folder
+        self.now: list[Event] = []  # of the round that is being played
+        self.failed = 0  # rounds in a row
+
+    def note(self, event: Event) -> None:
+        """Put an event on record; stop where the spec says so."""
+        if event.diverged and self.experiment.on_nonfinite == "stop":
+            raise ProtofedError(
+                f"{event.words}\nlower training.lr or the method's weights, which is another "
+                f'experiment and goes into another folder;\nor set on_nonfinite = "skip" to leave '
+                f"such a client out of the round"
+            )
+        self.folder.append(self.folder.events, event.plain())
+        self.now.append(event)
+
+    def words(self) -> tuple[str, ...]:
+        """What went wrong in the round that is being played: of many refused replies, some."""
+        refused = [event.words for event in self.now if event.client is not None]
+        lost = [event.words for event in self.now if event.client is None]
+        rest = len(refused) - SHOWN
+        more = [f"and {rest} more in this round, see events.jsonl"] if rest > 0 else []
+        return (*refused[:SHOWN], *more, *lost)
+
+    def end_round(self) -> None:
+        """Count the round; stop after too many failed ones in a row, whose state has been kept."""
+        lost = [event for event in self.now if event.client is None]
+        self.failed, self.now = self.failed + 1 if lost else 0, []
+        if self.failed >= PATIENCE:
+            raise ProtofedError(
+                f"{self.failed} rounds in a row failed, the last one so:\n{lost[-1].words}\n"
+                f"the reasons are in {self.folder.events}\n"
+                f"the same command goes on from the newest checkpoint, which has the old state"
+            )
+
+    def summary(self) -> list[str]:
+        """A notice for who reads the scores, if there is anything to know."""
+        lines = self.folder.lines(self.folder.events)
+        if not lines:
+            return []
+        lost = sum(line["client"] is None for line in lines)
+        told = f"{len(lines) - lost} replies were refused and {lost} rounds failed"
+        return [f"{told}: see events.jsonl"]
+
+
+def check_least(experiment: Experiment, asked: int) -> None:
+    """Refuse a run in which no round could ever have as many replies as it needs."""
+    if experiment.min_clients > asked:
+        raise ProtofedError(
+            f"min_clients: {experiment.min_clients} replies are needed, but a round asks {asked} "
+            f"clients\nlower min_clients, or raise participation or partition.clients"
+        )

@@ -1,0 +1,88 @@
+"""Names of domains and classes may come from folders of strangers: none steers a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from protofed.cli.show import Watcher, print_result, print_table
+from protofed.core.errors import ProtofedError
+from protofed.core.site import Dataset
+from protofed.data import catalog
+from protofed.data.benchmark import Benchmark, Domain
+from protofed.experiment.evaluate import Scores, rules
+from protofed.experiment.result import Result
+from protofed.experiment.runner import Progress
+from tests.cli.conftest import Cli
+
+STEERING = "\x1b[2J\x1b]0;taken\x07"  # clears the screen, sets the window's title
+HOSTILE = f"{STEERING}[bold]../../x\r\n<script>"
+SHOWN = r"\x1b[2J\x1b]0;taken\x07[bold]../../x\r\n<script>"
+
+
+def harmless(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def test_a_result_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = Scores({HOSTILE: 50.0, "print": None})
+    print_result(
+        Result(
+            folder=Path(f"runs/{HOSTILE}"),
+            digest="0" * 64,
+            rules=rules(1),
+            last=scores,
+            last_five=scores,
+            opinions={HOSTILE: scores},
+            own=scores,
+            clients={HOSTILE: {HOSTILE: 1.0, "print": None}},
+            notices=(HOSTILE,),
+            seconds=1.0,
+        )
+    )
+    out = capsys.readouterr().out
+    assert harmless(out)
+    assert f"note: {SHOWN}\n" in out
+    assert out.count(r"\x1b[2J") >= 4
+
+
+def test_progress_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    from protofed.experiment.spec import Experiment
+
+    with Watcher(Experiment(), Path(HOSTILE)) as watch:
+        watch(Progress(1, 2, 50.0, 1.0, (HOSTILE,)))
+    err = capsys.readouterr().err
+    assert harmless(err)
+    assert f"note: {SHOWN}" in err
+
+
+def test_cells_and_heads_of_tables_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([HOSTILE, "b"], [[HOSTILE, "1"]])
+    out = capsys.readouterr().out
+    assert harmless(out)
+    assert "[bold]" in out
+
+
+def test_an_error_with_a_strangers_name_is_text(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*words: object) -> None:
+        raise ProtofedError(f"{HOSTILE}: no such class\nsecond line")
+
+    monkeypatch.setattr("protofed.experiment.parse.experiment_from", fail)
+    ended = cli("run")
+    assert ended.code == 2
+    assert harmless(ended.err)
+    assert ended.err.splitlines()[-1] == "second line"
+
+
+def test_a_benchmark_of_hostile_names_is_listed_as_text(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Dataset(torch.zeros(2, 8, 8, 1, dtype=torch.uint8), torch.tensor([0, 1]))
+    domain = Domain(HOSTILE, data, data, note=HOSTILE)
+    made = Benchmark("digits-mini", (HOSTILE, "b"), (domain,))
+    monkeypatch.setattr(catalog, "load", lambda *_: made)
+    out = cli("data", "show", "digits-mini").out
+    assert harmless(out)
+    assert f"classes: {SHOWN}, b\n" in out

@@ -1,0 +1,26 @@
+"""The device is part of the spec: resolved, refused where it is not there, silent for the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.spec import Experiment
+
+
+def test_a_device_is_resolved_and_the_cpu_renames_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    plain = Experiment()
+    assert plain.device == "cpu"
+    assert "device" not in plain.plain()
+    assert Experiment(device="cpu").digest == plain.digest
+    with pytest.raises(ProtofedError, match="no cuda: use auto or cpu"):
+        experiment_from({"device": "cuda"})
+    with pytest.raises(ProtofedError, match="did you mean 'cuda'"):
+        experiment_from({"device": "cuds"})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    card = Experiment()
+    assert card.plain()["device"] == "cuda"
+    assert card.digest != plain.digest
