@@ -29,7 +29,7 @@ from protofed.data.catalog import BENCHMARKS
 from protofed.data.partition import Partition
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
-from protofed.nets import NETS
+from protofed.nets import NETS, Convolution
 
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
@@ -161,6 +161,7 @@ class Experiment(Section):
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
         default_factory=lambda done: BENCHMARKS[done["data"].name].net
     )  # of all clients; or a list, which the clients take in turn
+    conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
     partition: Partition = Field(
         default_factory=lambda done: BENCHMARKS[done["data"].name].partition_for(
             done["data"].domains
@@ -216,7 +217,7 @@ class Experiment(Section):
 
     def plain(self) -> dict[str, Any]:
         """The resolved spec as plain data, ready for JSON, without sections that are not there."""
-        sections = self.model_dump(mode="json")
+        sections = self.model_dump(mode="json", exclude={"conv"} if self.conv == "direct" else None)
         return {name: section for name, section in sections.items() if section is not None}
 
     @property
