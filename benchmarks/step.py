@@ -121,7 +121,7 @@ class OwnSite:
 
 def fit_in(way: Way, site: Site, start: Model) -> Model:
     """`Method.train` with the changes of a way."""
-    model = replace(start, weights={k: way.weights(v.clone()) for k, v in start.weights.items()})
+    model = tree.map(way.weights, tree.clone(start))
     model, vector = flattened(model) if way.flat else (model, torch.empty(0))
     caller = OwnSite(site.net, model) if way.own else site
     free = [leaf.requires_grad_() for leaf in model.weights.values()]

@@ -1,8 +1,9 @@
-"""What Winograd's convolutions save: whole training steps and single layers, in turn with direct.
+"""What Winograd's convolutions save, in single layers and whole steps, and how they round.
 
 python benchmarks/winograd.py [repeats] [net] [side] [batch]
 
-One thread, CPU time of the process; medians of the ratios of neighbours.
+One thread, CPU time of the process, in turn with direct convolutions; medians of the ratios of
+neighbours. Rounding is the distance of a step's gradient from that in double precision.
 """
 
 from __future__ import annotations
@@ -69,8 +70,34 @@ def compare(title: str, repeats: int, one: Callable[[], None], other: Callable[[
     )
 
 
+def gradient(conv: Convolution, last: bool, dtype: torch.dtype, seed: int) -> Tensor:
+    """Of all weights of a new resnet10 on 16 images of noise, in one vector."""
+    net = build("resnet10", 10, ImageShape(3, 32), seed=seed, conv=conv).to(dtype)
+    x = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    x = x.contiguous(memory_format=LAST) if last else x
+    loss = F.cross_entropy(net(x).logits, torch.arange(16) % 10)
+    grads = torch.autograd.grad(loss, list(net.parameters()))
+    return torch.cat([grad.flatten().double() for grad in grads])
+
+
+def rounding(seeds: int) -> None:
+    """The relative distance of gradients from double precision, over seeds."""
+    ways: list[tuple[Convolution, bool]] = [("direct", False), ("direct", True), ("winograd", True)]
+    errors: dict[tuple[Convolution, bool], list[float]] = {way: [] for way in ways}
+    for seed in range(seeds):
+        exact = gradient("direct", False, torch.float64, seed)
+        for way in ways:
+            off = gradient(*way, torch.float32, seed) - exact
+            errors[way].append(float(off.norm() / exact.norm()))
+    for (conv, last), found in errors.items():
+        print(
+            f"gradient, {conv}, channels {'last' if last else 'first'}: off by "
+            f"{statistics.median(found):.1e} ({min(found):.1e} to {max(found):.1e})"
+        )
+
+
 def main(repeats: int, name: str, side: int, batch: int) -> None:
-    """The layers of residual nets, then a whole step."""
+    """The layers of residual nets, a whole step, then rounding."""
     for channels, size in LAYERS:
         ways = [
             layer(lambda x, w: F.conv2d(x, w, padding=1), channels, size, batch),
@@ -79,6 +106,7 @@ def main(repeats: int, name: str, side: int, batch: int) -> None:
         compare(f"{channels} channels at {size} x {size}", repeats, *ways)
     steps = [step("direct", name, side, batch), step("winograd", name, side, batch)]
     compare(f"{name}, side {side}, batch {batch}", repeats, *steps)
+    rounding(seeds=12)
 
 
 if __name__ == "__main__":
