@@ -13,6 +13,7 @@ from protofed.experiment.parse import experiment_from
 from protofed.experiment.runner import run
 from protofed.experiment.spec import Experiment
 from protofed.methods import METHODS
+from protofed.nets.winograd import WinogradConv2d
 from tests.experiment.conftest import quick
 
 Make = Callable[..., Experiment]
@@ -193,3 +194,10 @@ def test_a_domain_with_few_images_left_gives_what_it_has(tiny: Make) -> None:
         "optical": 3,
         "print": 20,
     }
+
+
+def test_the_way_to_convolve_reaches_the_nets(tiny: Make) -> None:
+    net = assemble(tiny(net="resnet10", conv="winograd")).server.net
+    assert sum(isinstance(part, WinogradConv2d) for part in net.modules()) == 3
+    with pytest.raises(ProtofedError, match=r"conv: .*'lsa-cnn' has none"):
+        assemble(tiny(net="lsa-cnn", conv="winograd"))

@@ -67,6 +67,17 @@ def test_the_spec_reads_back_to_itself() -> None:
     assert again.method == FedProx(mu=0.3)
 
 
+def test_the_way_to_convolve_is_named_only_where_it_moves_bits() -> None:
+    plain = experiment_from({"net": "resnet10"})
+    assert experiment_from({"net": "resnet10", "conv": "direct"}).digest == plain.digest
+    assert "conv" not in plain.plain()
+    fast = experiment_from({"net": "resnet10", "conv": "winograd"})
+    assert fast.digest != plain.digest
+    assert experiment_from(json.loads(json.dumps(fast.plain()))) == fast
+    with pytest.raises(ProtofedError, match=r"conv.*direct.*winograd"):
+        experiment_from({"conv": "fft"})
+
+
 def test_the_digest_names_the_numbers_and_nothing_else() -> None:
     base = experiment_from({})
     assert base.digest == experiment_from({"method": "fedavg", "rounds": 20}).digest

@@ -78,7 +78,7 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     image, method = ImageShape(experiment.data.channels, experiment.data.side), experiment.method
     names, nets = experiment.nets, []
     for name in names:
-        net = build(name, classes, image, experiment.seed)
+        net = build(name, classes, image, experiment.seed, experiment.conv)
         with torch.random.fork_rng():
             torch.manual_seed(stream(experiment.seed, "adapt"))
             nets.append(method.adapt(net, image))

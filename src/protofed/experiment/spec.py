@@ -28,10 +28,10 @@ from protofed.data.catalog import BENCHMARKS
 from protofed.data.partition import Partition
 from protofed.experiment.describe import describe_method
 from protofed.methods.fedavg import FedAvg
-from protofed.nets import NETS
+from protofed.nets import NETS, Convolution
 
 # Fields that came after the first runs: left out at these values, so that digests stay the same.
-LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu"}
+LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu", "conv": "direct"}
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
 
@@ -141,6 +141,7 @@ class Experiment(Section):
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
         default_factory=lambda done: BENCHMARKS[done["data"].name].net
     )  # of all clients; or a list, which the clients take in turn
+    conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
     partition: Partition = Field(
         default_factory=lambda done: BENCHMARKS[done["data"].name].partition_for(
             done["data"].domains

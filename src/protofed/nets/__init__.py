@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -13,8 +14,10 @@ from protofed.core.rng import stream
 from protofed.nets.cnn import lsa_cnn, seproto_cnn, seproto_cnn2
 from protofed.nets.moon import moon_cnn, moon_mlp, moon_resnet18
 from protofed.nets.resnet import residual_net
+from protofed.nets.winograd import LEAST_CHANNELS, use_winograd
 
 Builder = Callable[[int, ImageShape], Net]  # classes, images
+Convolution: TypeAlias = Literal["direct", "winograd"]  # how wide 3x3 convolutions are computed
 
 NETS: dict[str, Builder] = {
     "lsa-cnn": lsa_cnn,
@@ -33,7 +36,9 @@ NETS: dict[str, Builder] = {
 SMALLEST_SIDE = {"lsa-cnn": 4, "moon-cnn": 16, "seproto-cnn": 8, "seproto-cnn2": 4}
 
 
-def build(name: str, classes: int, image: ImageShape, seed: int) -> Net:
+def build(
+    name: str, classes: int, image: ImageShape, seed: int, conv: Convolution = "direct"
+) -> Net:
     """The named net with the initial weights of `seed`; torch's own generator does not move."""
     builder = NETS[known_name("net", name, NETS)]
     smallest = SMALLEST_SIDE.get(name, 1)
@@ -44,4 +49,10 @@ def build(name: str, classes: int, image: ImageShape, seed: int) -> Net:
         )
     with torch.random.fork_rng():
         torch.manual_seed(stream(seed, "net", name))
-        return builder(classes, image)
+        net = builder(classes, image)
+    if conv == "winograd" and not use_winograd(net):
+        raise ProtofedError(
+            f'conv: "winograd" is for 3x3 convolutions of {LEAST_CHANNELS} channels or more, and '
+            f"net '{name}' has none\nleave conv out, or choose a residual net such as resnet10"
+        )
+    return net
