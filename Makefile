@@ -32,8 +32,10 @@ check: $(READY)  ## format, lint, types, then everything that `make test` runs
 	$(BIN)/mypy
 	$(MAKE) test
 
-bench: $(READY)  ## measure what FPL costs beside FedAvg, as a ratio (idle machine)
-	$(BIN)/python benchmarks/fpl_round.py
+bench: $(READY)  ## measure against a plain loop and Flower (idle machine, most of an hour)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --docs
 
 format: $(READY)  ## bring the code into shape
 	$(BIN)/ruff format .

@@ -1,0 +1,156 @@
+"""python -m benchmarks: measure, write results.json, print goals beside figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import machine, peak, pieces, report
+from benchmarks.measure import interleave
+from benchmarks.serve import Order
+from benchmarks.workloads import WORKLOADS, Workload
+
+PEAK_SECONDS = 0.5
+Part = Callable[["Plan"], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    repeats: int
+    quick: bool
+    workers: int
+    peak: float  # GFLOP/s of as many cores as there are workers
+
+    def work(self, name: str) -> Workload:
+        """A workload, in little for a short trial."""
+        return WORKLOADS[name].small() if self.quick else WORKLOADS[name]
+
+
+def against_peers(name: str, plan: Plan, repeats: int) -> dict[str, Any]:
+    """Ours, the plain loop and Flower on one workload, with our share of the peak."""
+    work = plan.work(name)
+    orders = {
+        "ours": Order("ours", work, workers=plan.workers),
+        "plain": Order("plain", work),
+        "flower": Order("flower", work),
+    }
+    found = interleave(orders, repeats)
+    if "ours" in found["systems"]:
+        speed = work.expected()[1] / median(found["systems"]["ours"]["seconds"])
+        flops = peak.flops_of_sample(work)
+        share = round(speed * flops / 1e9 / plan.peak, 4)
+        found |= {"megaflops_of_sample": round(flops / 1e6, 1), "share": share}
+    return found
+
+
+def fpl(plan: Plan) -> dict[str, Any]:
+    """FPL against FedAvg, both ours; FPL has no prototypes before its second round."""
+    work = plan.work("w1")
+    orders = {
+        "ours": Order("ours", work, workers=plan.workers),
+        "fpl": Order("ours", work, method="fpl", workers=plan.workers),
+    }
+    return interleave(orders, plan.repeats, warm=2)
+
+
+def memory(plan: Plan) -> dict[str, Any]:
+    """W3 in one process."""
+    order = Order("ours", plan.work("w3"), workers=0)
+    return interleave({"ours": order}, repeats=1, warm=0)
+
+
+PARTS: dict[str, Part] = {
+    "startup": lambda plan: pieces.startup(max(7, plan.repeats)),
+    "aggregation": lambda plan: pieces.aggregation(plan.repeats),
+    "finch-20": lambda plan: pieces.clusters(10 * plan.repeats, 20),
+    "finch-100": lambda plan: pieces.clusters(10 * plan.repeats, 100),
+    "finch-1000": lambda plan: pieces.clusters(plan.repeats, 1000),
+    "scoring": lambda plan: pieces.scoring(plan.repeats, 512 if plan.quick else 4096),
+    "evaluation": lambda plan: pieces.share_of_scoring(3 if plan.quick else None),
+    "w1": lambda plan: against_peers("w1", plan, plan.repeats),
+    "w2": lambda plan: against_peers("w2", plan, plan.repeats),
+    "w3": lambda plan: against_peers("w3", plan, plan.repeats),
+    "many": lambda plan: against_peers("many", plan, 1),
+    "memory": memory,
+    "fpl": fpl,
+}
+
+
+def names(text: str) -> list[str]:
+    """The parts that a list with commas names."""
+    chosen = text.split(",")
+    wrong = [name for name in chosen if name not in PARTS]
+    if wrong:
+        raise argparse.ArgumentTypeError(
+            f"no part {', '.join(wrong)}; there are {', '.join(PARTS)}"
+        )
+    return chosen
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    made.add_argument("--only", type=names, default=list(PARTS), help="some parts: w1,w3")
+    made.add_argument("--repeats", type=int, default=5, help="of each system (5)")
+    made.add_argument("--quick", action="store_true", help="small work, to see that it runs")
+    made.add_argument("--workers", type=int, default=2, help="processes of protofed (2); 0: none")
+    made.add_argument("--out", type=Path, default=report.RESULTS, help="the file of results")
+    made.add_argument("--docs", action="store_true", help="only bring docs/performance.md in line")
+    return made
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Take all chosen figures, kept part by part; those that an equal run took before stay."""
+    cores = max(1, args.workers)
+    results = {
+        "machine": machine.describe(),
+        "quick": args.quick,
+        "workers": args.workers,
+        "repeats": args.repeats,
+    }
+    before = json.loads(args.out.read_text()) if args.out.exists() else {}
+    same = all(before.get(key) == value for key, value in results.items())
+    parts = dict(before["parts"]) if same else {}
+    results["load"] = [round(value, 2) for value in os.getloadavg()]
+    results["peak"] = peaks(cores)
+    plan = Plan(args.repeats, args.quick, args.workers, results["peak"]["all"])
+    for name in args.only:
+        print(f"{name} ...", flush=True)
+        parts[name] = PARTS[name](plan)
+        results["made"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        results["parts"] = {part: parts[part] for part in PARTS if part in parts}
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def peaks(cores: int) -> dict[str, Any]:
+    """The speed of the fastest convolution, on one core and on several at once."""
+    one = peak.measure(1, PEAK_SECONDS)
+    all_cores = one if cores == 1 else peak.measure(cores, PEAK_SECONDS)
+    return {"cores": cores, "one": round(one, 1), "all": round(all_cores, 1)}
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.docs:
+        report.write_page(json.loads(args.out.read_text()))
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the systems
+    results = measure(args)
+    print(report.markdown(results))
+    print(f"written: {args.out}; python -m benchmarks --docs brings docs/performance.md in line")
+
+
+if __name__ == "__main__":
+    main()

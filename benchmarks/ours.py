@@ -1,0 +1,130 @@
+"""Our side: sites of made-up images, an engine, and rounds as the runner plays them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.serve import LeftOutError, Round
+from benchmarks.workloads import CHANNELS, CLASSES, MEAN, PAD, STD, Workload, make_images, make_net
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod, Method
+from protofed.core.site import SERVER, ClientId, Dataset, Pixels, Site, Step
+from protofed.data.transforms import Augment
+from protofed.engines.base import Engine
+from protofed.engines.local import LocalEngine
+from protofed.engines.rounds import Mail, play_round
+from protofed.methods.fedavg import FedAvg
+from protofed.methods.fpl import FPL
+
+ROUNDS = 1_000_000  # more than are ever asked for
+
+
+@dataclass
+class Counter:
+    """Counts the batches and images that training really takes."""
+
+    pixels: Pixels
+    steps: int = 0
+    samples: int = 0
+
+    def train(self, images: Tensor, draw: torch.Generator) -> Tensor:
+        self.steps, self.samples = self.steps + 1, self.samples + len(images)
+        return self.pixels.train(images, draw)
+
+    def test(self, images: Tensor) -> Tensor:
+        return self.pixels.test(images)
+
+
+class Counts(Method[Any, Any]):
+    """Reports with each reply how much was trained, from whichever process it was."""
+
+    def train(self, site: Site, inbox: Message, state: Any, step: Step) -> tuple[Message, Any]:
+        counter = Counter(site.pixels)
+        reply, state = super().train(replace(site, pixels=counter), inbox, state, step)
+        counts = {"steps": counter.steps, "samples": counter.samples}
+        return replace(reply, metrics={**reply.metrics, **counts}), state
+
+
+class CountedFedAvg(Counts, FedAvg):
+    """FedAvg that counts."""
+
+
+class CountedFPL(Counts, FPL):
+    """FPL that counts."""
+
+
+METHODS: dict[str, Callable[[], AnyMethod]] = {"fedavg": CountedFedAvg, "fpl": CountedFPL}
+
+
+def make_sites(work: Workload) -> tuple[Site, dict[ClientId, Site]]:
+    """The server's site and the clients'."""
+    server = Site(
+        id=SERVER,
+        domain="",
+        classes=CLASSES,
+        net=make_net(work),
+        pixels=Augment(mean=MEAN, std=STD, channels=CHANNELS, pad=PAD, flip=True),
+        train=Dataset(torch.zeros(0, 1, 1, 3, dtype=torch.uint8), torch.zeros(0).long()),
+        training=work.training,
+        seed=0,
+        sizes=dict(enumerate(work.sizes)),
+    )
+    sites = {
+        client: replace(server, id=client, train=Dataset(*make_images(work, client)))
+        for client in range(len(work.sizes))
+    }
+    return server, sites
+
+
+def engine(
+    method: AnyMethod, sites: Mapping[ClientId, Site], workers: int
+) -> AbstractContextManager[Engine]:
+    """The engine in this process for no workers, else that of worker processes."""
+    if workers == 0:
+        return nullcontext(LocalEngine(method, sites))
+    if find_spec("protofed.engines.workers") is None:
+        raise LeftOutError("worker processes are not built yet: --workers 0 measures one")
+    kind = import_module("protofed.engines.workers").WorkerEngine
+    made: AbstractContextManager[Engine] = kind(method, sites, workers=workers)
+    return made
+
+
+def serve(
+    work: Workload, method: str, workers: int, rounds: Iterator[int], tell: Callable[[Round], None]
+) -> None:
+    """Play the rounds that are asked for."""
+    torch.set_num_threads(1)
+    chosen = METHODS[method]()
+    server_site, sites = make_sites(work)
+    server = chosen.init_server(server_site)
+    with engine(chosen, sites, workers) as made:
+        for number in rounds:
+            heard: list[Message] = []
+
+            def listen(sent: Mail, received: Mail, heard: list[Message] = heard) -> None:
+                heard.extend(received.values())
+
+            before, began = server, time.perf_counter()
+            step = Step(number, ROUNDS)
+            server = play_round(
+                chosen, server_site, server, made, work.chosen(number), step, listen
+            )
+            seconds = time.perf_counter() - began
+            moved = float(tree.squared_distance(before.model.weights, server.model.weights).sqrt())
+            tell(_round(heard, seconds, moved))
+
+
+def _round(replies: list[Message], seconds: float, moved: float) -> Round:
+    steps, samples = (round(sum(r.metrics[k] for r in replies)) for k in ("steps", "samples"))
+    loss = sum(r.metrics["loss"] * r.metrics["steps"] for r in replies) / max(steps, 1)
+    return Round(seconds, steps, samples, loss, moved)
