@@ -131,11 +131,10 @@ def show_data(
 ) -> None:
     """Count a benchmark's images by domain, and say what to know about them."""
     from protofed.cli.show import print_table
-    from protofed.core.errors import known_name
-    from protofed.data.catalog import BENCHMARKS, load
+    from protofed.data.catalog import entry_of
 
-    entry = BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
-    benchmark = load(name)
+    entry = entry_of(name)
+    benchmark = entry.load()
     if picture:
         from protofed.data.sheet import contact_sheet
 

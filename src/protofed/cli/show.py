@@ -63,7 +63,7 @@ class Watcher(Follower):
         self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
         after = f", going on after round {finished}" if finished else ""
         nets = " and ".join(dict.fromkeys(experiment.nets))
-        self.say(f"{method} on {experiment.data.name} with {nets} -> {folder}{after}")
+        self.say(f"{method} on {experiment.data.label} with {nets} -> {folder}{after}")
 
     def __call__(self, progress: Progress) -> None:
         for notice in progress.notices:
