@@ -107,7 +107,7 @@ def print_result(result: Result) -> None:
     if result.own is not None:
         columns["own domain only, last round"] = result.own
     rows = [
-        [domain, *(percent(scores.domains[domain]) for scores in columns.values())]
+        [result.named(domain), *(percent(scores.domains[domain]) for scores in columns.values())]
         for domain in result.last.domains
     ]
     rows += [
@@ -119,7 +119,7 @@ def print_result(result: Result) -> None:
         typer.echo()
         domains = list(result.last.domains)
         print_table(
-            ["client's own model on", *domains],
+            ["client's own model on", *map(result.named, domains)],
             [[c, *(percent(row[d]) for d in domains)] for c, row in result.clients.items()],
         )
     typer.echo()

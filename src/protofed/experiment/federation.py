@@ -22,6 +22,8 @@ from protofed.data.transforms import Augment
 from protofed.experiment.spec import Experiment
 from protofed.nets import build
 
+NO_CLIENT = "has no client, is only tested"
+
 
 class Federation(NamedTuple):
     """All that a run stands on."""
@@ -66,6 +68,7 @@ def assemble(experiment: Experiment) -> Federation:
     }
     notices = [*_cautions(experiment, nets), *entry.general_notes, *_left_out(experiment)]
     notices += _notices(benchmark, parts, sites, public)
+    notices = [note for note in notices if note != f"{experiment.leave_out}: {NO_CLIENT}"]
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
@@ -131,7 +134,9 @@ def _scored(
         sets[unseen] = trains[unseen]
     if not sets:
         raise ProtofedError("validation: no client has two images, so none can be held out")
-    return left, sets
+    return left, {
+        domain.name: sets[domain.name] for domain in benchmark.domains if domain.name in sets
+    }
 
 
 def _public(
@@ -214,9 +219,7 @@ def _notices(
         notices.append(f"public images, of training images that no client holds: {counts}")
     dealt = {part.domain for part in parts}
     notices += [
-        f"{domain.name}: has no client, is only tested"
-        for domain in benchmark.domains
-        if domain.name not in dealt
+        f"{domain.name}: {NO_CLIENT}" for domain in benchmark.domains if domain.name not in dealt
     ]
     empty = [f"{part.client} ({part.domain})" for part in parts if part.client not in sites]
     if empty:
