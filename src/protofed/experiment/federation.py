@@ -22,8 +22,6 @@ from protofed.data.transforms import Augment
 from protofed.experiment.spec import Experiment
 from protofed.nets import build
 
-NO_CLIENT = "has no client, is only tested"
-
 
 class Federation(NamedTuple):
     """All that a run stands on."""
@@ -39,10 +37,7 @@ class Federation(NamedTuple):
 
 def assemble(experiment: Experiment) -> Federation:
     """Load the data, deal it out, build the net and give every client its site."""
-    data = experiment.data
-    entry = entry_of(data.name, bool(data.strict))
-    _same_images(experiment, entry)
-    benchmark = entry.load(data.domains, data.side)
+    entry, benchmark = _images(experiment)
     dealt = divide(experiment.partition, benchmark, experiment.seed, experiment.leave_out)
     parts, tests = _scored(experiment, benchmark, dealt)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
@@ -66,21 +61,22 @@ def assemble(experiment: Experiment) -> Federation:
         for part in parts
         if part.client in sizes
     }
-    notices = [*_cautions(experiment, nets), *entry.general_notes, *_left_out(experiment)]
-    notices += _notices(benchmark, parts, sites, public)
-    notices = [note for note in notices if note != f"{experiment.leave_out}: {NO_CLIENT}"]
+    told = [*_cautions(experiment, nets), *entry.general_notes, *_left_out(experiment)]
+    notices = told + _notices(benchmark, parts, sites, public, experiment.leave_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
-def _same_images(experiment: Experiment, entry: Entry) -> None:
-    """Refuse images that are not those of the spec."""
+def _images(experiment: Experiment) -> tuple[Entry, Benchmark]:
+    """The spec's images; others that lie in their place are refused."""
     data = experiment.data
+    entry = entry_of(data.name, bool(data.strict))
     now = entry.version(data.side)
     if data.revision != now:
         raise ProtofedError(
             f"{data.name} holds other images than this run is about: revision {now}, not "
             f"{data.revision}\nrestore the images, or leave data.revision out for a new run"
         )
+    return entry, entry.load(data.domains, data.side)
 
 
 def _left_out(experiment: Experiment) -> list[str]:
@@ -134,9 +130,7 @@ def _scored(
         sets[unseen] = trains[unseen]
     if not sets:
         raise ProtofedError("validation: no client has two images, so none can be held out")
-    return left, {
-        domain.name: sets[domain.name] for domain in benchmark.domains if domain.name in sets
-    }
+    return left, {name: sets[name] for name in trains if name in sets}
 
 
 def _public(
@@ -211,6 +205,7 @@ def _notices(
     parts: tuple[Part, ...],
     sites: dict[ClientId, Site],
     public: dict[str, Tensor],
+    left_out: str | None,
 ) -> list[str]:
     """What a reader of the scores must know about this federation."""
     notices = [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
@@ -219,7 +214,9 @@ def _notices(
         notices.append(f"public images, of training images that no client holds: {counts}")
     dealt = {part.domain for part in parts}
     notices += [
-        f"{domain.name}: {NO_CLIENT}" for domain in benchmark.domains if domain.name not in dealt
+        f"{domain.name}: has no client, is only tested"
+        for domain in benchmark.domains
+        if domain.name not in dealt and domain.name != left_out
     ]
     empty = [f"{part.client} ({part.domain})" for part in parts if part.client not in sites]
     if empty:
