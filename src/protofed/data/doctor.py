@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,13 +61,16 @@ class Diagnosis(NamedTuple):
 
 
 def examine(name: str) -> Diagnosis:
-    """Look at a benchmark or a folder; only a folder that is not there is an error."""
-    entry = entry_of(name)
+    """Look at a benchmark or a folder; only what is not there at all is an error."""
     try:
+        entry = entry_of(name)
         benchmark = entry.load()
     except ProtofedError as fault:
+        if not Path(name).expanduser().is_dir():
+            raise
         first, *rest = str(fault).splitlines()
-        return Diagnosis(entry.name, {}, [Finding("stop", first, rest[:-1], rest[-1])], None, "")
+        advice = rest.pop() if rest else "see docs/own-images.md"
+        return Diagnosis(name, {}, [Finding("stop", first, rest, advice)], None, "")
     pictures, skipped = _pictures(entry, benchmark)
     thumbnails = np.concatenate([greys(p) for d in benchmark.domains for p in (d.train, d.test)])
     counts, shift = count(benchmark), measure(benchmark)
@@ -126,7 +130,8 @@ def suggestion(
     word = shift.word if shift else "not measured"
     lines = [
         f"# {source_label(entry.name)}: {len(pictures)} images, median side {median} pixels,",
-        f"# shift between domains: {word}. Compare with: protofed compare fedavg fedbn fpl --spec",
+        f"# shift between domains: {word}",
+        "# next: protofed compare fedavg fedbn fpl --spec, with the name of this file",
         'method = "fedavg"',
         "rounds = 20",
         "",

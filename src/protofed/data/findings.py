@@ -16,6 +16,30 @@ SMALL_TEST = 100  # test images of a domain: one of them is a point
 UNEVEN = 5.0  # times that a domain's largest class is as large as its smallest
 LOPSIDED = 10.0  # times that the largest domain is as large as the smallest
 
+BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
+    ("look", "classes that a domain lacks", "add images, or expect its client to forget them"),
+    (
+        "look",
+        f"classes with fewer than {TINY} images to train, or none to test",
+        "add images, or drop the class",
+    ),
+    (
+        "note",
+        f"domains whose largest class has {UNEVEN:g} times the smallest or more",
+        "accuracy favours large classes: look at the confusion matrices of the report",
+    ),
+    (
+        "note",
+        f"domains of which the largest has {LOPSIDED:g} times the smallest or more",
+        "clients weigh by size: compare with partition.kind = shares and equal samples",
+    ),
+    (
+        "note",
+        f"domains with fewer than {SMALL_TEST} test images",
+        "small differences are noise there: use several seeds",
+    ),
+)
+
 
 class Finding(NamedTuple):
     """One thing to know."""
@@ -109,25 +133,18 @@ def of_counts(counts: Counts) -> list[Finding]:
         tests = sum(test for _, test in classes.values())
         if tests < SMALL_TEST:
             small.append(f"{domain}: {tests} test images, one is {100 / tests:.1f} points")
-    totals = {domain: sum(a for a, _ in classes.values()) for domain, classes in counts.items()}
-    big = [f"{domain}: {total}" for domain, total in totals.items()]
-    told = [
-        ("look", "classes that a domain lacks", lacks, "add images, or expect such clients to forget them"),
-        ("look", f"classes with fewer than {TINY} images to train, or none to test", tiny,
-         "add images, or drop the class"),
-        ("note", f"the largest class has {UNEVEN:g} times the smallest or more", uneven,
-         "accuracy favours large classes: look at the confusion matrices of the report"),
-        ("note", f"the largest domain has {LOPSIDED:g} times the smallest or more",
-         big if max(totals.values()) >= LOPSIDED * min(totals.values()) else [],
-         "clients weigh by size: compare with partition.kind = shares and equal samples"),
-        ("note", f"domains with fewer than {SMALL_TEST} test images", small,
-         "small differences are noise there: use several seeds"),
-    ]  # fmt: skip
+    found = (lacks, tiny, uneven, _lopsided(counts), small)
     return [
-        Finding(grade, f"{title} ({len(details)})", details, advice)  # type: ignore[arg-type]
-        for grade, title, details, advice in told
+        Finding(grade, f"{title} ({len(details)})", details, advice)
+        for (grade, title, advice), details in zip(BY_COUNTS, found, strict=True)
         if details
     ]
+
+
+def _lopsided(counts: Counts) -> list[str]:
+    totals = {domain: sum(a for a, _ in classes.values()) for domain, classes in counts.items()}
+    far = max(totals.values()) >= LOPSIDED * min(totals.values())
+    return [f"{domain}: {total}" for domain, total in totals.items()] if far else []
 
 
 def of_shift(shift: Shift | None, domains: int) -> list[Finding]:
