@@ -15,7 +15,7 @@ from protofed.data import archive, digits_mini, transforms
 from protofed.data.archive import Archive
 from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.entry import Entry
-from protofed.data.folder import folder_entry, label_of, one_client_each
+from protofed.data.folder import FolderEntry, folder_entry, label_of, one_client_each
 from protofed.data.partition import Dirichlet, Equal, Partition, Shares
 
 
@@ -46,6 +46,11 @@ def partition_of(name: str, domains: tuple[str, ...]) -> Partition:
     if looks_like_a_folder(name):
         return one_client_each(domains)
     return BENCHMARKS[name].partition_for(domains)
+
+
+def net_of(name: str) -> str:
+    """The default net, known without a look at a folder."""
+    return FolderEntry.net if looks_like_a_folder(name) else BENCHMARKS[name].net
 
 
 def load(name: str, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:

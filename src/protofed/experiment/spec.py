@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
-from protofed.data.catalog import entry_of, partition_of
+from protofed.data.catalog import net_of, partition_of
 from protofed.data.partition import Partition
 from protofed.experiment.images import Data, Section, unknown
 from protofed.methods import METHODS
@@ -103,7 +103,7 @@ class Experiment(Section):
     data: Data = Field(default_factory=Data)
     method: Annotated[InstanceOf[Method], PlainSerializer(describe_method)] = FedAvg()
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
-        default_factory=lambda done: entry_of(done["data"].name).net
+        default_factory=lambda done: net_of(done["data"].name)
     )  # of all clients; or a list, which the clients take in turn
     partition: Partition = Field(
         default_factory=lambda done: partition_of(done["data"].name, done["data"].domains)

@@ -116,8 +116,7 @@ def _specs(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     """The spec, and that of the same method on the same data with nothing else said."""
     spec = experiment.plain()
     images = spec["data"]  # a folder's are taken as they are on record: it may be gone
-    given = ["name"] + ["domains", "side", "revision"] * isinstance(images["revision"], str)
-    data = {field: images[field] for field in given}
+    data = images if isinstance(images["revision"], str) else {"name": images["name"]}
     said = {"data": data, "method": {"name": spec["method"]["name"]}}
     return flat(spec), flat(experiment_from(said).plain())
 
