@@ -15,7 +15,9 @@ from protofed.cli.plot import plot
 from protofed.cli.report import report
 from protofed.cli.reproduce import reproduce
 from protofed.cli.run import run
+from protofed.cli.telling import tell
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.progress import telling
 
 
 class Plain(TyperCommand):
@@ -57,6 +59,7 @@ def root(
 
 def main() -> None:
     """Run the command line; what the user can mend ends as a few lines and exit code 2."""
+    telling.set(tell)
     try:
         app()
     except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from protofed.cli.leave import LeaveOut, play_each
+from protofed.cli.search import search_and_tell
+
 if TYPE_CHECKING:
     from protofed.study.table import Comparison
-    from protofed.study.variants import Cell, Variant
+    from protofed.study.variants import Variant
 
 Words = Annotated[
     list[str], typer.Argument(help="Methods, as fpl or fpl:tau=0.05,upcr=0.", show_default=False)
 ]
 Name = Annotated[str, typer.Argument(help="Method, see `protofed methods`.")]
-Data = Annotated[str | None, typer.Option(help="Benchmark, see `protofed data list`.")]
+Data = Annotated[
+    str | None, typer.Option(help="Benchmark, see `protofed data list`, or a folder of images.")
+]
 NetName = Annotated[str | None, typer.Option("--net", help="Net; default: the benchmark's.")]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds; default 20.")]
 Spec = Annotated[Path | None, typer.Option(help="TOML file with what all runs share.")]
@@ -46,6 +51,7 @@ def compare(
     seeds: Seeds = 1,
     baseline: Baseline = None,
     score: Score = "last_five",
+    leave_out: LeaveOut = None,
     workers: Workers = 0,
     form: Form = "table",
     runs: Runs = Path("runs"),
@@ -55,9 +61,17 @@ def compare(
     METHODS are names, with fields of their own after a colon: fedavg fpl fpl:tau=0.05,upcr=0.
     Finished runs are not repeated; after Ctrl-C the same command goes on.
     """
+    from protofed.study.leave import EACH
     from protofed.study.variants import named
 
-    shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
+    left = None if leave_out == EACH else leave_out
+    flags = {"data.name": data, "net": net, "rounds": rounds, "leave_out": left}
+    shared = _shared(spec, assignments, flags)
+    if leave_out == EACH:
+        if baseline:
+            raise typer.BadParameter("--leave-out each has no --baseline")
+        play_each(named(methods, shared), range(seeds), score, workers, form, runs)
+        return
     _play(named(methods, shared), seeds, baseline, score, workers, form, runs)
 
 
@@ -118,41 +132,9 @@ def sweep(
     if ranges and (seeds > 1 or workers or baseline or form != "table"):
         raise typer.BadParameter("a --search has none of --seeds, --workers, --baseline, --format")
     if ranges:
-        _search(method, ranges, trials, shared, score, runs)
+        search_and_tell(method, ranges, trials, shared, score, runs)
         return
     _play(combinations(method, grid or [], shared), seeds, baseline, score, workers, form, runs)
-
-
-def _search(
-    method: str,
-    ranges: Sequence[str],
-    trials: int,
-    shared: dict[str, Any],
-    score: Literal["last_five", "last"],
-    runs: Path,
-) -> None:
-    """Print each trial as it ends, then the best one as flags."""
-    from protofed.study.search import axis, search
-
-    def play(cell: Cell) -> float:
-        from protofed.experiment.runner import run
-
-        return getattr(run(cell.experiment, cell.folder), score).mean or 0.0
-
-    best: tuple[float, str] = (-1.0, "")
-    axes = [axis(text) for text in ranges]
-    try:
-        for cell, found in search(method, axes, trials, shared, runs, play):
-            if isinstance(found, str):
-                typer.echo(f"failed  {cell.label}: {found.splitlines()[0]}")
-            else:
-                typer.echo(f"{found:6.2f}  {cell.label}  {cell.experiment.digest[:12]}")
-                best = max(best, (found, cell.label))
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on", err=True)
-        raise typer.Exit(130) from None
-    flags = " ".join(f"--set {word}" for word in best[1].split())
-    typer.echo(f"best on held-out images: {best[0]:.2f} with {flags or 'nothing: all failed'}")
 
 
 def track(

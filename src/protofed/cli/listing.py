@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protofed.cli.doctor import doctor
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
@@ -17,11 +19,13 @@ methods_app = typer.Typer(
     help="List the methods, or show one.", rich_markup_mode=None, suggest_commands=False
 )
 data_app = typer.Typer(
-    help="List the benchmarks, or show one.",
+    help="List the benchmarks, show one or a folder of images, or examine it.",
     rich_markup_mode=None,
     suggest_commands=False,
     no_args_is_help=True,
 )
+
+data_app.command("doctor")(doctor)
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
@@ -131,11 +135,10 @@ def show_data(
 ) -> None:
     """Count a benchmark's images by domain, and say what to know about them."""
     from protofed.cli.show import echo, print_table
-    from protofed.core.errors import known_name
-    from protofed.data.catalog import BENCHMARKS, load
+    from protofed.data.catalog import entry_of
 
-    entry = BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
-    benchmark = load(name)
+    entry = entry_of(name)
+    benchmark = entry.load()
     if picture:
         from protofed.data.sheet import contact_sheet
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protofed.cli.leave import LeaveOut, play_each
+
 if TYPE_CHECKING:
     from protofed.experiment.result import Result
     from protofed.experiment.runner import Workers
@@ -19,7 +21,10 @@ MOST_WORKERS = 256
 
 def run(
     method: Annotated[str | None, typer.Option(help="Method, see `protofed methods`.")] = None,
-    data: Annotated[str | None, typer.Option(help="Benchmark, see `protofed data list`.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Benchmark, see `protofed data list`; or a folder of your images."),
+    ] = None,
     net: Annotated[
         str | None,
         typer.Option(help="Net; default: the benchmark's. Several, as a,b: clients take turns."),
@@ -29,6 +34,7 @@ def run(
         int | None, typer.Option(help="Clients, spread evenly over the domains.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream.")] = None,
+    leave_out: LeaveOut = None,
     spec: Annotated[Path | None, typer.Option(help="TOML file with the experiment.")] = None,
     assignments: Annotated[
         list[str] | None,
@@ -61,8 +67,14 @@ def run(
         "rounds": rounds,
         "partition.clients": clients,
         "seed": seed,
+        "leave_out": None if leave_out == "each" else leave_out,
     }
     given = {field: value for field, value in flags.items() if value is not None}
+    if leave_out == "each":
+        if out or again or keep:
+            raise typer.BadParameter("--leave-out each: no --out, --again or --keep")
+        _each(spec, assignments or [], given, as_json)
+        return
     experiment = _experiment(spec, assignments or [], given)
     from protofed.cli.show import print_result
     from protofed.experiment.runner import default_folder
@@ -73,6 +85,20 @@ def run(
         typer.echo(json.dumps(result.plain(), indent=2))
     else:
         print_result(result)
+
+
+def _each(
+    spec: Path | None, assignments: list[str], flags: Mapping[str, object], as_json: bool
+) -> None:
+    """One run for each domain that is left out, side by side."""
+    from protofed.study.variants import Variant
+
+    raw, _ = raw_spec(spec, assignments, flags)
+    label = _experiment(spec, assignments, flags).method.about.label
+    seed = raw.pop("seed", 0)
+    play_each(
+        [Variant(label, raw)], [seed], "last_five", 0, "json" if as_json else "table", Path("runs")
+    )
 
 
 def _experiment(

@@ -64,7 +64,7 @@ class Watcher(Follower):
         self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
         after = f", going on after round {finished}" if finished else ""
         nets = " and ".join(dict.fromkeys(experiment.nets))
-        self.say(f"{method} on {experiment.data.name} with {nets} -> {folder}{after}")
+        self.say(f"{method} on {experiment.data.label} with {nets} -> {folder}{after}")
 
     def __call__(self, progress: Progress) -> None:
         for notice in progress.notices:
@@ -108,7 +108,7 @@ def print_result(result: Result) -> None:
     if result.own is not None:
         columns["own domain only, last round"] = result.own
     rows = [
-        [domain, *(percent(scores.domains[domain]) for scores in columns.values())]
+        [result.named(domain), *(percent(scores.domains[domain]) for scores in columns.values())]
         for domain in result.last.domains
     ]
     rows += [
@@ -120,7 +120,7 @@ def print_result(result: Result) -> None:
         typer.echo()
         domains = list(result.last.domains)
         print_table(
-            ["client's own model on", *domains],
+            ["client's own model on", *map(result.named, domains)],
             [[c, *(percent(row[d]) for d in domains)] for c, row in result.clients.items()],
         )
     typer.echo()

@@ -31,6 +31,7 @@ class Archive(NamedTuple):
     benchmark: str
     folder: str
     classes: tuple[str, ...]
+    home: Path | None = None  # the folder above, where it is not PROTOFED_DATA
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def read(archive: Archive, file: str, parts: Sequence[str]) -> list[Dataset]:
 
 def _folder(archive: Archive) -> Path:
     """The benchmark's folder, if it exists."""
-    root = os.environ.get(DATA)
+    root = archive.home or os.environ.get(DATA)
     if not root:
         raise ProtofedError(
             f"benchmark '{archive.benchmark}' reads real images: set {DATA} to the folder that "

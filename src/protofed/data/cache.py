@@ -35,7 +35,7 @@ def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
         return kept
     arrays = make()
     with suppress(OSError):  # a read-only or full disk only means making them again next time
-        _write(path, arrays)
+        write_arrays(path, arrays)
     return arrays
 
 
@@ -48,7 +48,7 @@ def _read(path: Path) -> Arrays | None:
         return None
 
 
-def _write(path: Path, arrays: Arrays) -> None:
+def write_arrays(path: Path, arrays: Arrays) -> None:
     """Write a file that others see either whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)

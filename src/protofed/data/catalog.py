@@ -2,87 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
 from functools import partial
+from pathlib import Path
 
 import torch
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import known_name
 from protofed.core.rng import rng
 from protofed.core.site import Dataset
 from protofed.data import archive, digits_mini, transforms
 from protofed.data.archive import Archive
 from protofed.data.benchmark import Benchmark, Domain
+from protofed.data.entry import Entry
+from protofed.data.folder import FolderEntry, folder_entry, label_of, one_client_each
 from protofed.data.partition import Dirichlet, Equal, Partition, Shares
 
-Colour = tuple[float, float, float]
+
+def looks_like_a_folder(name: str) -> bool:
+    """Whether a data set's name is a path: no benchmark's, and written as one or there."""
+    if name in BENCHMARKS:
+        return False
+    return "/" in name or os.sep in name or name.startswith((".", "~")) or Path(name).is_dir()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A benchmark as known before any of its images is read, with its defaults."""
+def entry_of(name: str, strict: bool = False) -> Entry:
+    """What is known of a benchmark, or of a folder of images, before any image is read.
 
-    name: str
-    summary: str
-    classes: tuple[str, ...]
-    domains: tuple[str, ...]
-    on_request: tuple[str, ...] = ()  # domains that are there but not among the default ones
-    side: int = 32
-    channels: int = 3  # what the net takes; grey images are repeated
-    mean: Colour = transforms.IMAGENET_MEAN
-    std: Colour = transforms.IMAGENET_STD
-    flip: bool = True  # mirror training images
-    pad: int = 4  # random shifts of training images, in pixels
-    net: str = "lsa-cnn"
-    partition: Partition  # knows every domain; for a choice of them see `partition_for`
-    needs_data: bool = True
-    revision: int = 1  # raised when the images or their split change, and with them all scores
-    notes: tuple[str, ...] = ()  # for readers of scores; "svhn: ..." speaks of one domain
-    read: Callable[[str], Domain]  # one domain by name, at its stored size
+    A folder with files that cannot be used is refused if `strict`; else these are skipped.
+    """
+    if looks_like_a_folder(name):
+        return folder_entry(Path(name), strict)
+    return BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
 
-    def chosen(self, domains: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """The asked domains in the asked order, or the default ones; each known and once."""
-        for number, domain in enumerate(domains):
-            known_name(f"domain of {self.name}", domain, self.domains + self.on_request)
-            if domain in domains[:number]:
-                raise ProtofedError(f"domain '{domain}' is given twice; name each domain once")
-        return domains or self.domains
 
-    def partition_for(self, domains: tuple[str, ...] = ()) -> Partition:
-        """The default partition, restricted to the chosen domains where it names domains."""
-        return self.partition.only(self.chosen(domains))
+def source_label(name: str) -> str:
+    """A short name without slashes, for folders and headings."""
+    return label_of(name) if looks_like_a_folder(name) else name
 
-    @property
-    def general_notes(self) -> tuple[str, ...]:
-        """The notes that speak of no single domain."""
-        named = tuple(f"{domain}: " for domain in self.domains + self.on_request)
-        return tuple(note for note in self.notes if not note.startswith(named))
 
-    def note(self, domain: str) -> str:
-        """What the notes say of one domain."""
-        mine = f"{domain}: "
-        return "; ".join(note.removeprefix(mine) for note in self.notes if note.startswith(mine))
+def partition_of(name: str, domains: tuple[str, ...]) -> Partition:
+    """The default partition of some domains, known without a look at a folder."""
+    if looks_like_a_folder(name):
+        return one_client_each(domains)
+    return BENCHMARKS[name].partition_for(domains)
+
+
+def net_of(name: str) -> str:
+    """The default net, known without a look at a folder."""
+    return FolderEntry.net if looks_like_a_folder(name) else BENCHMARKS[name].net
 
 
 def load(name: str, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
-    """A benchmark in memory, every image resized to `side` (the benchmark's own if None)."""
-    entry = BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
-    wanted = entry.side if side is None else side
-    if wanted < 1:
-        raise ProtofedError(f"the side of an image must be at least 1 pixel, got {wanted}")
-    read = tuple(_ready(entry, domain, wanted) for domain in entry.chosen(domains))
-    return Benchmark(name, entry.classes, read)
-
-
-def _ready(entry: Entry, domain: str, side: int) -> Domain:
-    """A domain as experiments use it: images [N, side, side, 1 or 3], and its notes."""
-    stored = entry.read(domain)
-    train, test = (
-        Dataset(transforms.resize(part.images, side), part.labels)
-        for part in (stored.train, stored.test)
-    )
-    return Domain(domain, train, test, entry.note(domain) or stored.note)
+    """Images in memory, every one resized to `side` (the benchmark's own if None)."""
+    return entry_of(name).load(domains, side)
 
 
 def _stored_parts(source: Archive, domain: str) -> Domain:

@@ -43,15 +43,23 @@ class Rule(ABC):
         }
         return replace(self, **tables)
 
-    def spread(self, domains: Sequence[str]) -> dict[str, int]:
-        """The number of clients of each domain."""
+    def spread(self, domains: Sequence[str], leave_out: str | None = None) -> dict[str, int]:
+        """The number of clients of each domain; none in a domain that is left out."""
+        counts = self._spread(domains, leave_out)
+        if leave_out is not None:
+            counts[leave_out] = 0
+        if not sum(counts.values()):
+            raise ProtofedError("partition: no clients; give partition.clients at least one")
+        return counts
+
+    def _spread(self, domains: Sequence[str], leave_out: str | None) -> dict[str, int]:
         for field, value in vars(self).items():
             for name in value if isinstance(value, dict) else ():  # all tables are by domain
                 known_name(f"domain in partition.{field}", name, domains)
         if isinstance(self.clients, dict):
-            if not sum(self.clients.values()):
-                raise ProtofedError("partition: no clients; give partition.clients at least one")
             return {domain: self.clients.get(domain, 0) for domain in domains}
+        if self.clients < len(domains):  # perhaps one for each that trains
+            domains = [domain for domain in domains if domain != leave_out]
         if self.clients < len(domains):
             raise ProtofedError(
                 f"partition: {self.clients} clients cannot cover {len(domains)} domains"

@@ -23,9 +23,14 @@ class Part(NamedTuple):
     rows: Tensor  # [n] int64, ascending, of the domain's training part
 
 
-def divide(rule: Partition, benchmark: Benchmark, seed: int) -> tuple[Part, ...]:
-    """Deal a benchmark's training data to clients, numbered from 0 in the order of domains."""
-    counts = rule.spread([domain.name for domain in benchmark.domains])
+def divide(
+    rule: Partition, benchmark: Benchmark, seed: int, leave_out: str | None = None
+) -> tuple[Part, ...]:
+    """Deal a benchmark's training data to clients, numbered from 0 in the order of domains.
+
+    The clients of a domain that is left out are not there; the others hold what they would hold.
+    """
+    counts = rule.spread([domain.name for domain in benchmark.domains], leave_out)
     parts: list[Part] = []
     for domain in benchmark.domains:
         if counts[domain.name]:

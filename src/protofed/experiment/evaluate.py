@@ -41,6 +41,10 @@ class Scores:
         """The (population) standard deviation between domains."""
         return statistics.pstdev(self._known) if self._known else None
 
+    def without(self, domain: str | None) -> Scores:
+        """The scores on the other domains."""
+        return Scores({name: score for name, score in self.domains.items() if name != domain})
+
     def plain(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         return {**asdict(self), "mean": self.mean, "worst": self.worst, "spread": self.spread}

@@ -15,7 +15,8 @@ from protofed.core.model import ImageShape, Net
 from protofed.core.rng import stream
 from protofed.core.site import NO_IMAGES, SERVER, ClientId, Dataset, Site
 from protofed.data.benchmark import Benchmark
-from protofed.data.catalog import BENCHMARKS, load
+from protofed.data.catalog import entry_of
+from protofed.data.entry import Entry
 from protofed.data.parts import Part, divide, unused, withhold
 from protofed.data.transforms import Augment
 from protofed.experiment.spec import Experiment
@@ -41,9 +42,8 @@ class Federation(NamedTuple):
 
 def assemble(experiment: Experiment) -> Federation:
     """Load the data, deal it out, build the net and give every client its site."""
-    data = experiment.data
-    benchmark = load(data.name, data.domains, data.side)
-    dealt = divide(experiment.partition, benchmark, experiment.seed)
+    entry, benchmark = _images(experiment)
+    dealt = divide(experiment.partition, benchmark, experiment.seed, experiment.leave_out)
     parts, tests = _scored(experiment, benchmark, dealt)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
     if not sizes:
@@ -52,7 +52,7 @@ def assemble(experiment: Experiment) -> Federation:
     public = _public(experiment, benchmark, dealt)
     trains = {domain.name: domain.train for domain in benchmark.domains}
     server = replace(
-        _server(experiment, benchmark, nets[0], sizes),
+        _server(experiment, entry, benchmark, nets[0], sizes),
         public=_shown([trains[name].rows(rows).images for name, rows in public.items()]),
     )
     sites = {
@@ -66,8 +66,32 @@ def assemble(experiment: Experiment) -> Federation:
         for part in parts
         if part.client in sizes
     }
-    notices = [*_cautions(experiment, nets), *_notices(benchmark, parts, sites, public)]
+    told = [*_cautions(experiment, nets), *entry.general_notes, *_left_out(experiment)]
+    notices = told + _notices(benchmark, parts, sites, public, experiment.leave_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
+
+
+def _images(experiment: Experiment) -> tuple[Entry, Benchmark]:
+    """The spec's images; others that lie in their place are refused."""
+    data = experiment.data
+    entry = entry_of(data.name, bool(data.strict))
+    now = entry.version(data.side)
+    if data.revision != now:
+        raise ProtofedError(
+            f"{data.name} holds other images than this run is about: revision {now}, not "
+            f"{data.revision}\nrestore the images, or leave data.revision out for a new run"
+        )
+    return entry, entry.load(data.domains, data.side)
+
+
+def _left_out(experiment: Experiment) -> list[str]:
+    """What a reader must know of a domain that nobody trains on."""
+    if experiment.leave_out is None:
+        return []
+    on = "" if experiment.validation is None else ", scored on its training images"
+    return [
+        f"{experiment.leave_out}: left out of training, so its score is of an unseen domain{on}"
+    ]
 
 
 def build_nets(experiment: Experiment, classes: int) -> list[Net]:
@@ -101,14 +125,17 @@ def _scored(
     experiment: Experiment, benchmark: Benchmark, dealt: tuple[Part, ...]
 ) -> tuple[tuple[Part, ...], dict[str, Dataset]]:
     """Who trains on what, and the sets to score on: test images, or ones held out from clients."""
+    unseen = experiment.leave_out
     if experiment.validation is None:
         return dealt, {domain.name: domain.test for domain in benchmark.domains}
     left, held = withhold(dealt, experiment.validation, experiment.seed)
     trains = {domain.name: domain.train for domain in benchmark.domains}
     sets = {name: trains[name].rows(rows) for name, rows in held.items() if len(rows)}
+    if sets and unseen:  # none of its images is anybody's, so that all of them are held out
+        sets[unseen] = trains[unseen]
     if not sets:
         raise ProtofedError("validation: no client has two images, so none can be held out")
-    return left, sets
+    return left, {name: sets[name] for name in trains if name in sets}
 
 
 def _public(
@@ -117,6 +144,8 @@ def _public(
     """The rows of the public images by domain; none if the method needs none."""
     if experiment.public is None:
         return {}
+    seen = [domain for domain in benchmark.domains if domain.name != experiment.leave_out]
+    benchmark = benchmark._replace(domains=tuple(seen))
     if experiment.public.samples < len(benchmark.domains):
         raise ProtofedError(
             f"public.samples: at least one for each of the {len(benchmark.domains)} domains, "
@@ -141,9 +170,13 @@ def _shown(images: list[Tensor]) -> Tensor:
 
 
 def _server(
-    experiment: Experiment, benchmark: Benchmark, net: Net, sizes: dict[ClientId, int]
+    experiment: Experiment,
+    entry: Entry,
+    benchmark: Benchmark,
+    net: Net,
+    sizes: dict[ClientId, int],
 ) -> Site:
-    entry, data = BENCHMARKS[experiment.data.name], experiment.data
+    data = experiment.data
     classes = len(benchmark.classes)
     first = benchmark.domains[0].train
     return Site(
@@ -177,10 +210,10 @@ def _notices(
     parts: tuple[Part, ...],
     sites: dict[ClientId, Site],
     public: dict[str, Tensor],
+    left_out: str | None,
 ) -> list[str]:
     """What a reader of the scores must know about this federation."""
-    notices = list(BENCHMARKS[benchmark.name].general_notes)
-    notices += [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
+    notices = [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
     if public:
         counts = ", ".join(f"{name} {len(rows)}" for name, rows in public.items())
         notices.append(f"public images, of training images that no client holds: {counts}")
@@ -188,7 +221,7 @@ def _notices(
     notices += [
         f"{domain.name}: has no client, is only tested"
         for domain in benchmark.domains
-        if domain.name not in dealt
+        if domain.name not in dealt and domain.name != left_out
     ]
     empty = [f"{part.client} ({part.domain})" for part in parts if part.client not in sites]
     if empty:

@@ -12,6 +12,11 @@ from protofed.experiment.evaluate import Evaluation, Scores, last_five, rules
 from protofed.experiment.rundir import RunDir, read_json
 
 
+def marked(domain: str, unseen: str | None) -> str:
+    """A domain's name, with a mark if nobody trained on it."""
+    return f"{domain} (unseen)" if domain == unseen else domain
+
+
 @dataclass(frozen=True)
 class Result:
     """A finished run: where it lies, its scores by two stated rules, and what to know of them."""
@@ -26,6 +31,11 @@ class Result:
     clients: Mapping[str, Mapping[str, float | None]] | None  # personal: client by domain
     notices: tuple[str, ...]
     seconds: float
+    unseen: str | None = None  # the domain that was left out of training
+
+    def named(self, domain: str) -> str:
+        """A domain's name for a table: the unseen one is marked."""
+        return marked(domain, self.unseen)
 
     def plain(self) -> dict[str, Any]:
         """As plain data, ready for JSON; the scores with the rule by which they were taken."""
@@ -34,6 +44,7 @@ class Result:
             "folder": str(self.folder),
             "digest": self.digest,
             "seconds": self.seconds,
+            **({"unseen": self.unseen} if self.unseen else {}),
             **{name: {"rule": self.rules[name], **s.plain()} for name, s in scores.items()},
             "opinions": {name: scores.plain() for name, scores in self.opinions.items()},
             **({"own": self.own.plain(), "clients": self.clients} if self.own else {}),
@@ -58,5 +69,6 @@ def read_result(folder: RunDir) -> Result:
         own=newest.own,
         clients=newest.clients,
         notices=tuple(done["notices"]),
+        unseen=read_json(folder.path / "spec.json").get("leave_out"),
         seconds=round(sum(line["seconds"] for line in folder.lines(folder.rounds)), 1),
     )

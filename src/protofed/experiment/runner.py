@@ -80,7 +80,7 @@ def run(
 
 def default_folder(experiment: Experiment) -> Path:
     """Where a run goes that was given no folder."""
-    name = f"{method_name(experiment.method)}-{experiment.data.name}-{experiment.digest[:8]}"
+    name = f"{method_name(experiment.method)}-{experiment.data.label}-{experiment.digest[:8]}"
     return Path("runs") / name
 
 

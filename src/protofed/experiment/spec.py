@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     InstanceOf,
     PlainSerializer,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
-from protofed.data.catalog import BENCHMARKS
+from protofed.data.catalog import net_of, partition_of
 from protofed.data.partition import Partition
 from protofed.experiment.describe import describe_method
+from protofed.experiment.images import Data, Section, unknown
 from protofed.methods.fedavg import FedAvg
 from protofed.nets import NETS, Convolution
 
+__all__ = ["Data", "Experiment", "Public"]
 # Fields that came after the first runs: left out at these values, so that digests stay the same.
 LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu", "conv": "direct"}
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
-
-
-def unknown(name: str, known: Iterable[str]) -> PydanticCustomError:
-    """The fault of a name that is not among the known ones; it carries both for the message."""
-    return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
-
-
-def one_of(known: Mapping[str, object]) -> AfterValidator:
-    """A check that a text is one of the known names."""
-
-    def check(name: str) -> str:
-        if name not in known:
-            raise unknown(name, known)
-        return name
-
-    return AfterValidator(check)
 
 
 def _nets(given: object) -> object:
@@ -81,50 +64,12 @@ def _over(default: object, given: object) -> object:
     return given
 
 
-def of_benchmark(field: str, ge: int | None = None, le: int | None = None) -> Any:
-    """A default that the chosen benchmark decides, and the range of what may replace it."""
-    return Field(
-        default_factory=lambda done: getattr(BENCHMARKS[done["name"]], field),
-        ge=ge,
-        le=le,
-    )
+def _without_none(section: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in section.items() if value is not None}
 
 
 def _wants_public(method: AnyMethod) -> bool:
     return "public images" in method.needs
-
-
-class Section(BaseModel):
-    """A part of the spec: no unknown keys, no NaN, no change once made."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True
-    )
-
-
-class Data(Section):
-    """Which images, and how a net sees them; what is not said comes from the benchmark."""
-
-    name: Annotated[str, one_of(BENCHMARKS)] = "digits-mini"
-    domains: tuple[str, ...] = of_benchmark("domains")
-    side: int = of_benchmark("side", ge=8, le=512)
-    channels: Literal[1, 3] = of_benchmark("channels")
-    pad: int = of_benchmark("pad", ge=0, le=64)  # pixels around the image before a random crop
-    flip: bool = of_benchmark("flip")  # random mirror images
-    revision: int = of_benchmark("revision")  # of the images; only this version's can be had
-
-    @model_validator(mode="after")
-    def _of_this_benchmark(self) -> Self:
-        entry = BENCHMARKS[self.name]
-        known = entry.domains + entry.on_request
-        for domain in self.domains:
-            if domain not in known:
-                raise unknown(domain, known)
-        if not self.domains or len(set(self.domains)) < len(self.domains):
-            raise ValueError("domains: name at least one, and each once")
-        if self.revision != entry.revision:
-            raise ValueError(f"revision: this version of protofed has {entry.revision}")
-        return self
 
 
 class Public(Section):
@@ -139,17 +84,16 @@ class Experiment(Section):
     data: Data = Field(default_factory=Data)
     method: Annotated[InstanceOf[Method], PlainSerializer(describe_method)] = FedAvg()
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
-        default_factory=lambda done: BENCHMARKS[done["data"].name].net
+        default_factory=lambda done: net_of(done["data"].name)
     )  # of all clients; or a list, which the clients take in turn
     conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
     partition: Partition = Field(
-        default_factory=lambda done: BENCHMARKS[done["data"].name].partition_for(
-            done["data"].domains
-        )
+        default_factory=lambda done: partition_of(done["data"].name, done["data"].domains)
     )
     public: Public | None = Field(
         default_factory=lambda done: Public() if _wants_public(done["method"]) else None
     )
+    leave_out: str | None = None  # a domain whose images nobody trains on; it is scored as unseen
     validation: float | None = Field(
         default=None, gt=0, lt=1, strict=True
     )  # share of each client's images on which scores are taken, in place of the test images
@@ -178,13 +122,23 @@ class Experiment(Section):
         if not isinstance(given, Mapping) or "data" not in info.data:
             return given
         data = info.data["data"]
-        default = to_jsonable_python(BENCHMARKS[data.name].partition_for(data.domains))
+        default = to_jsonable_python(partition_of(data.name, data.domains))
         if given.get("kind", default["kind"]) != default["kind"]:
             return {"clients": default["clients"], **given}
         for group in ALTERNATIVES:
             if group & given.keys():
                 default = {key: value for key, value in default.items() if key not in group}
         return {**default, **{key: _over(default.get(key), value) for key, value in given.items()}}
+
+    @field_validator("leave_out")
+    @classmethod
+    def _one_of_several(cls, name: str | None, info: ValidationInfo) -> str | None:
+        domains = info.data["data"].domains if "data" in info.data else ()
+        if name is not None and domains and name not in domains:
+            raise unknown(name, domains)
+        if name is not None and len(domains) == 1:
+            raise ValueError("the only domain; somebody must train")
+        return name
 
     @field_validator("public")
     @classmethod
@@ -206,14 +160,17 @@ class Experiment(Section):
         So a field that came later does not rename the runs that were made before it.
         """
         sections = self.model_dump(mode="json")
+        sections["data"] = _without_none(sections["data"])
         return {
             name: section
-            for name, section in sections.items()
-            if section is not None and section != LATER.get(name)
+            for name, section in _without_none(sections).items()
+            if section != LATER.get(name)
         }
 
     @property
     def digest(self) -> str:
-        """The name of this run: SHA-256 of the resolved spec."""
-        text = json.dumps(self.plain(), sort_keys=True)
+        """The name of this run: SHA-256 of the resolved spec, wherever a folder of images lies."""
+        plain = self.plain()
+        plain["data"]["name"] = self.data.label
+        text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

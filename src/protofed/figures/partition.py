@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from protofed.core.errors import ProtofedError, known_name
-from protofed.data.catalog import BENCHMARKS
+from protofed.data.catalog import entry_of
 from protofed.data.parts import PartRecord
 from protofed.experiment.parse import experiment_from, read_spec
 from protofed.experiment.spec import Experiment
@@ -32,7 +32,7 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     if options.domain is not None:
         known_name("domain with clients", options.domain, dict.fromkeys(p["domain"] for p in parts))
         parts = [part for part in parts if part["domain"] == options.domain]
-    classes = BENCHMARKS[experiment.data.name].classes
+    classes = entry_of(experiment.data.name).classes
     counts = np.array([[part["held"].get(name, 0) for name in classes] for part in parts])
     figure = new_figure(2.4 + min(8.0, 0.36 * len(classes)), 1.5 + min(8.0, 0.24 * len(parts)))
     axes = figure.add_subplot()
@@ -80,4 +80,4 @@ def _heading(experiment: Experiment) -> str:
     rule = {k: v for k, v in experiment.plain()["partition"].items() if k != "clients"}
     kind = rule.pop("kind")
     known = ", ".join(f"{name}={show(v)}" for name, v in rule.items() if v)
-    return f"{experiment.data.name}, {kind}{f' ({known})' if known else ''}"
+    return f"{experiment.data.label}, {kind}{f' ({known})' if known else ''}"

@@ -136,4 +136,4 @@ def heading(records: Sequence[Record], rule: str = "", spread: str = "") -> str:
     count = len({record.seed for record in records})
     how = [first.result.rules[rule]] if rule else []
     seeds = [f"{count} seeds{spread}"] if count > 1 else []
-    return ", ".join([first.experiment.data.name, *how, *seeds])
+    return ", ".join([first.experiment.data.label, *how, *seeds])

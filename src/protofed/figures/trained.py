@@ -28,7 +28,7 @@ def open_all(runs: Sequence[Path], finished: int | None) -> list[Opened]:
         if other.experiment.data != opened[0].experiment.data:
             raise ProtofedError(
                 f"{runs[0]} and {folder} cannot stand in one figure: their data differ "
-                f"({opened[0].experiment.data.name}, {other.experiment.data.name}, or how a net "
+                f"({opened[0].experiment.data.label}, {other.experiment.data.label}, or how a net "
                 f"sees them)\ngive runs with the same data section"
             )
     return opened

@@ -69,7 +69,7 @@ def _content(
     slots = {label: place for place, label in enumerate(groups)}
     finished = {label: done for label, own in groups.items() if (done := _finished(own))}
     return {
-        "title": words.title(list(groups), runs[0].experiment.data.name),
+        "title": words.title(list(groups), runs[0].experiment.data.label),
         "progress": words.progress(runs),
         "count": len(runs),
         "headline": words.headline(table) if table else "",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from protofed.experiment.result import marked
 from protofed.report.charts import bar, stack
 from protofed.report.runs import Run
 from protofed.study.formats import cell as scored
@@ -69,7 +70,7 @@ def domain_bars(
             (label, scored(value), bar(value.mean, slots[label], value.std) if value else Markup())
             for label, value in found
         ]
-        made.append((name, bars))
+        made.append((marked(name, table.unseen), bars))
     return made
 
 

@@ -115,7 +115,9 @@ def notices(runs: Sequence[Run]) -> list[tuple[str, str]]:
 def _specs(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     """The spec, and that of the same method on the same data with nothing else said."""
     spec = experiment.plain()
-    said = {"data": {"name": spec["data"]["name"]}, "method": {"name": spec["method"]["name"]}}
+    images = spec["data"]  # a folder's are taken as they are on record: it may be gone
+    data = images if isinstance(images["revision"], str) else {"name": images["name"]}
+    said = {"data": data, "method": {"name": spec["method"]["name"]}}
     return flat(spec), flat(experiment_from(said).plain())
 
 

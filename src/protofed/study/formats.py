@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from protofed.experiment.result import marked
 from protofed.study.stats import Difference, Spread, fewest_pairs
 from protofed.study.table import Comparison, Row
 
@@ -47,7 +48,7 @@ def verdict(value: Difference | None) -> str:
 
 def header(table: Comparison) -> list[str]:
     """The heads of the columns."""
-    columns = [HEADS.get(name, name) for name in table.columns]
+    columns = [HEADS.get(name, marked(name, table.unseen)) for name in table.columns]
     return ["method", *columns, f"to {table.baseline}", "test"]
 
 
@@ -95,14 +96,14 @@ def latex(table: Comparison) -> str:
     """A booktabs table; best in bold, second underlined."""
     rows = []
     for row in table.rows:
-        cells = [_tex(text) for text in line(table, row)[:-1]]
+        cells = [tex(text) for text in line(table, row)[:-1]]
         for place, name in enumerate(table.columns, start=1):
             standing = table.standing(name, row.label)
             if standing:
                 command = "textbf" if standing == "best" else "underline"
                 cells[place] = f"\\{command}{{{cells[place]}}}"
         rows.append(" & ".join(cells) + r" \\")
-    heads = " & ".join(_tex(text) for text in header(table)[:-1]) + r" \\"
+    heads = " & ".join(tex(text) for text in header(table)[:-1]) + r" \\"
     notes = "\n".join(f"% {note}" for note in footnotes(table))
     columns = "l" + "c" * (len(table.columns) + 1)
     body = "\n".join(rows)
@@ -151,7 +152,8 @@ def _safe(text: str, mark: str) -> str:
     return text.replace(mark, f"\\{mark}")
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
+    """Text that LaTeX prints as it is."""
     return "".join(TEX.get(c, c) for c in text)
 
 

@@ -37,6 +37,7 @@ class Comparison:
     rule: str
     ranks: Ranks | None
     notes: tuple[str, ...]
+    unseen: str | None = None  # the domain that nobody trained on
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -89,6 +90,7 @@ def compare(
         rule=_rule(records, rule),
         ranks=_ranks(rows, domains),
         notes=tuple(notes),
+        unseen=records[0].experiment.leave_out,
     )
 
 

@@ -1,0 +1,79 @@
+"""``protofed data doctor``: what to know of images before anything is trained on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from protofed.data.doctor import Diagnosis
+    from protofed.data.findings import Finding
+
+MOST_DETAILS = 20  # of one finding; bad files are all named
+
+
+def doctor(
+    path: Annotated[str, typer.Argument(help="Folder of images, or a benchmark.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write a spec to begin with, as TOML.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as JSON.")] = False,
+) -> None:
+    """Count images, find bad files and duplicates, measure the shift, and suggest a spec.
+
+    Findings stand in the order of how bad they are, each with what to do. The exit code is 0.
+    """
+    from protofed.core.disk import write_whole
+    from protofed.data.doctor import examine
+
+    found = examine(path)
+    if out and found.spec:
+        write_whole(out, found.spec.encode())
+    if as_json:
+        typer.echo(json.dumps(found.plain(), indent=2))
+        return
+    _print_counts(found)
+    for number, finding in enumerate(found.findings, start=1):
+        _print_finding(number, finding)
+    if found.spec and not out:
+        typer.echo(f"\nsuggested spec (-o FILE writes it):\n\n{found.spec}", nl=False)
+    elif out:
+        said = f"protofed run --spec {out}" if found.spec else "no spec: see above"
+        typer.echo(f"\n{said}")
+
+
+def _print_counts(found: Diagnosis) -> None:
+    from protofed.cli.show import print_table
+
+    typer.echo(f"{found.name}: images to train + to test")
+    if found.counts:
+        domains = list(found.counts)
+        classes = list(found.counts[domains[0]])
+        rows = [[n, *("{}+{}".format(*found.counts[d][n]) for d in domains)] for n in classes]
+        totals = [
+            "+".join(str(sum(pair[part] for pair in found.counts[d].values())) for part in (0, 1))
+            for d in domains
+        ]
+        print_table(["class", *domains], [*rows, ["all", *totals]], line_before=len(rows))
+    if found.shift:
+        typer.echo("\naccuracy in % of a linear probe on edges and colours, each learnt from")
+        typer.echo(f"{found.shift.images} images of one domain (rows) and tested on all (columns)")
+        domains = list(found.shift.accuracy)
+        rows = [
+            [learnt, *(f"{row[tested]:.1f}" for tested in domains)]
+            for learnt, row in found.shift.accuracy.items()
+        ]
+        print_table(["learnt on", *domains], rows)
+
+
+def _print_finding(number: int, finding: Finding) -> None:
+    typer.echo(f"\n{number}. {finding.grade}: {finding.title}")
+    shown = finding.details if finding.grade in ("stop", "bad") else finding.details[:MOST_DETAILS]
+    for detail in shown:
+        typer.echo(f"   {detail}")
+    if len(shown) < len(finding.details):
+        typer.echo(f"   ... and {len(finding.details) - len(shown)} more: --json lists them")
+    typer.echo(f"   -> {finding.advice}")

@@ -1,0 +1,15 @@
+"""Long work that happens deep inside a call, and whoever wants to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+
+Tell = Callable[[str, int, int], None]  # what is done, how far, of how much
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """A library says nothing unless it is asked to."""
+
+
+telling: ContextVar[Tell] = ContextVar("telling", default=_silent)

@@ -1,0 +1,86 @@
+"""A folder of one's own images as a source of data, beside the benchmarks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protofed.core.errors import ProtofedError
+from protofed.data import archive
+from protofed.data.archive import Archive
+from protofed.data.benchmark import Domain
+from protofed.data.entry import Entry
+from protofed.data.layout import layout
+from protofed.data.packing import Pack, packed
+from protofed.data.partition import Equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderEntry(Entry):
+    """A folder: its version is a digest of its images, which are packed when it is asked for."""
+
+    root: Path
+    strict: bool = False  # refuse it if a file cannot be used
+
+    def pack(self, side: int, fresh: bool = False) -> Pack:
+        """The packed images; a strict entry wants every file to be among them."""
+        pack = packed(self.root, side, fresh)
+        if self.strict and pack.skipped:
+            lines = "\n".join(f"  {name}: {why}" for name, why in pack.skipped.items())
+            raise ProtofedError(
+                f"{self.root}: {len(pack.skipped)} files cannot be used:\n{lines}\n"
+                "mend or remove them, or leave data.strict out to skip them"
+            )
+        return pack
+
+    def version(self, side: int) -> int | str:
+        """A short SHA-256 of classes, images and labels at this size."""
+        return self.pack(side).revision
+
+    def reader(self, side: int) -> Callable[[str], Domain]:
+        """What reads a domain from the pack; a pack that was damaged is made again."""
+        pack = self.pack(side)
+
+        def read(domain: str) -> Domain:
+            try:
+                found = _read(pack, domain)
+            except ProtofedError:
+                found = _read(self.pack(side, fresh=True), domain)
+            return found._replace(note="; ".join(filter(None, [self.note(domain), found.note])))
+
+        return read
+
+
+def folder_entry(root: Path, strict: bool = False) -> FolderEntry:
+    """What a folder's sub-folders tell: domains, classes, and defaults for the rest."""
+    found = layout(root.expanduser().resolve())
+    return FolderEntry(
+        name=str(found.root),
+        summary=f"images in {found.root}",
+        classes=found.classes,
+        domains=found.domains,
+        partition=one_client_each(found.domains),
+        notes=tuple(found.lacking()),
+        needs_data=False,
+        read=lambda domain: folder_entry(root, strict).reader(Entry.side)(domain),
+        root=found.root,
+        strict=strict,
+    )
+
+
+def one_client_each(domains: Sequence[str]) -> Equal:
+    """The default partition: all images of a domain at one client."""
+    return Equal(clients=dict.fromkeys(domains, 1))
+
+
+def label_of(root: Path | str) -> str:
+    """A path's last part as a name: letters, digits, and - _ . between them."""
+    return re.sub(r"[^\w.-]+", "-", Path(root).name).strip("-.") or "images"
+
+
+def _read(pack: Pack, domain: str) -> Domain:
+    source = Archive(label_of(pack.place), pack.place.name, pack.classes, pack.place.parent)
+    train, test = archive.read(source, f"{domain}.npz", ("train", "test"))
+    return Domain(domain, train, test, pack.notes[domain])

@@ -1,0 +1,189 @@
+"""How a folder of images is laid out: domain/class/image, or domain/split/class/image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from protofed.core.errors import ProtofedError
+from protofed.data.decode import shown
+
+ENDINGS = (
+    *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif"),
+    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
+)
+LITTER = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")  # what systems leave in folders
+SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation"), "val"
+)
+
+
+class ImageFile(NamedTuple):
+    """A file where an image should be."""
+
+    domain: str
+    part: str  # "train", "test" or "val" where the folders say so, else ""
+    label: str  # the class
+    name: str  # below the root
+    path: str
+    stamp: tuple[int, int, int]  # size and times: what a quick look can tell of a change
+    fault: str = ""  # why it cannot be an image, seen without opening it
+
+
+class Layout(NamedTuple):
+    """The domains and classes of a folder, by its sub-folders alone."""
+
+    root: Path
+    shelves: dict[str, dict[str, list[Path]]]  # by domain and part: the class folders
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """In alphabetical order."""
+        return tuple(self.shelves)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of all domains, in alphabetical order."""
+        return tuple(sorted({name for domain in self.domains for name in self.classes_of(domain)}))
+
+    def classes_of(self, domain: str) -> set[str]:
+        """The classes of one domain."""
+        return {folder.name for folders in self.shelves[domain].values() for folder in folders}
+
+    def lacking(self) -> list[str]:
+        """Which domain lacks which classes, and which classes only one domain has."""
+        lines = []
+        for domain in self.domains:
+            lacks = sorted(set(self.classes) - self.classes_of(domain))
+            if lacks:
+                lines.append(f"{domain}: has no folder for class {', '.join(map(shown, lacks))}")
+        for name in self.classes if len(self.domains) > 1 else ():
+            holders = [domain for domain in self.domains if name in self.classes_of(domain)]
+            if len(holders) == 1:
+                lines.append(f"class {shown(name)} is only in {holders[0]}")
+        return lines
+
+    def files(self) -> Iterator[ImageFile]:
+        """All files below the class folders, in order of domain, part, class and name."""
+        for domain, parts in self.shelves.items():
+            for part, folders in parts.items():
+                for folder in folders:
+                    where = folder.relative_to(self.root).as_posix()
+                    for found in _children(folder):
+                        name = f"{where}/{found.name}"
+                        yield ImageFile(domain, part, folder.name, name, found.path, *_look(found))
+
+
+def layout(root: Path) -> Layout:
+    """Look at a folder's sub-folders; what is neither of the two forms is refused with its name."""
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "is not there"
+        raise ProtofedError(
+            f"the folder of images {shown(root)} {what}\n"
+            "give a folder that holds domain/class/image or domain/split/class/image"
+        )
+    shelves = {path.name: _parts(path) for path in _folders(root)}
+    if not shelves:
+        raise ProtofedError(f"{shown(root)} holds no folders; {_HOW}")
+    found = Layout(root, shelves)
+    _check_names(found)
+    return found
+
+
+_HOW = (
+    "write domain/class/image, e.g. photo/dog/1.jpg, or domain/split/class/image with the splits "
+    "train and test (and val)"
+)
+
+
+def _parts(domain: Path) -> dict[str, list[Path]]:
+    """The class folders of a domain by part, where it has splits; else all under ""."""
+    folders = _folders(domain)
+    inner = {folder: _folders(folder) for folder in folders}
+    splits = [f for f in folders if f.name.lower() in SPLITS and inner[f]]
+    if not splits:
+        deep = [f"{f.name}/{below[0].name}" for f, below in inner.items() if below]
+        if deep and not any(_holds_files(folder) for folder in folders):
+            raise ProtofedError(
+                f"{shown(domain)} holds folders in folders ({shown(deep[0])}, ...) but no split of "
+                f"a known name\n{_HOW}"
+            )
+        if not folders:
+            raise ProtofedError(f"{shown(domain)} holds no class folders; {_HOW}")
+        return {"": folders}
+    others = [shown(folder.name) for folder in folders if folder not in splits]
+    if others:
+        raise ProtofedError(
+            f"{shown(domain)} holds splits ({', '.join(f.name for f in splits)}) beside other "
+            f"folders ({', '.join(others)})\nmove these away, or into a split"
+        )
+    parts: dict[str, list[Path]] = {}
+    for split in splits:
+        parts.setdefault(SPLITS[split.name.lower()], []).extend(inner[split])
+    if "val" in parts and "test" not in parts:
+        parts["test"] = parts.pop("val")
+    if "train" not in parts:
+        raise ProtofedError(f"{shown(domain)} has no train folder beside {', '.join(parts)}")
+    return parts
+
+
+def _check_names(found: Layout) -> None:
+    """Refuse classes that differ only by case or spaces, and names that no text can hold."""
+    alike: dict[str, list[str]] = {}
+    for name in found.classes:
+        alike.setdefault(name.strip().casefold(), []).append(name)
+    twins = [names for names in alike.values() if len(names) > 1]
+    if twins:
+        lines = [f"  {_whereabouts(found, name)}" for names in twins for name in names]
+        raise ProtofedError(
+            f"{shown(found.root)}: classes that differ only by case or spaces:\n"
+            + "\n".join(lines)
+            + "\nrename their folders so that each class has one name"
+        )
+    for name in (*found.domains, *found.classes):
+        if not name.isprintable() or shown(name) != name:
+            raise ProtofedError(f"{shown(found.root)}: the folder name '{shown(name)}' is no text")
+
+
+def _whereabouts(found: Layout, name: str) -> str:
+    homes = [shown(domain) for domain in found.domains if name in found.classes_of(domain)]
+    return f"{shown(name)} in {', '.join(homes)}"
+
+
+def _children(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, by name, without hidden files and litter."""
+    try:
+        with os.scandir(folder) as entries:
+            kept = [e for e in entries if not e.name.startswith(".")]
+    except OSError as fault:
+        raise ProtofedError(f"{shown(folder)} cannot be read: {fault.strerror}") from fault
+    return sorted((e for e in kept if e.name.lower() not in LITTER), key=lambda e: e.name)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [Path(entry.path) for entry in _children(folder) if entry.is_dir()]
+
+
+def _holds_files(folder: Path) -> bool:
+    return any(not entry.is_dir() for entry in _children(folder))
+
+
+def _look(entry: os.DirEntry[str]) -> tuple[tuple[int, int, int], str]:
+    """A file's stamp, and its fault if it has one."""
+    try:
+        state = entry.stat()
+    except OSError as fault:
+        why = "a broken link" if entry.is_symlink() else f"cannot be read: {fault.strerror}"
+        return (-1, 0, 0), why
+    return (state.st_size, state.st_mtime_ns, state.st_ctime_ns), _fault(entry)
+
+
+def _fault(entry: os.DirEntry[str]) -> str:
+    if entry.is_dir():
+        return "a folder inside a class, which is not looked into"
+    if not entry.is_file():
+        return "not a regular file"
+    known = entry.name.lower().endswith(ENDINGS)
+    return "" if known else "not named as an image (.png, .jpg, .bmp, .webp, .gif, .tif, .ppm)"

@@ -1,0 +1,149 @@
+"""A folder of images packed once: decoded on all cores, split, counted, checksummed, kept."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from protofed.core.disk import sha256, write_json
+from protofed.data.cache import cache_folder, write_arrays
+from protofed.data.decode import shown
+from protofed.data.layout import ImageFile, Layout, layout
+from protofed.data.rows import TEST_SHARE, Row, as_arrays, divided
+from protofed.data.workers import decoded
+
+Parts = dict[str, dict[str, list[Row]]]  # by domain, then "train" and "test"
+RULE = 1  # raise it whenever the same files would become other arrays
+_kept: dict[tuple[Path, int, str], Path] = {}  # packs of this process where no cache can be written
+
+
+class Pack(NamedTuple):
+    """A packed folder: what meta.json says, and where it lies."""
+
+    place: Path
+    revision: str  # short SHA-256 of all arrays and class names
+    classes: tuple[str, ...]
+    notes: dict[str, str]  # by domain
+    skipped: dict[str, str]  # by file: why it cannot be used
+
+    @classmethod
+    def read(cls, place: Path) -> Pack:
+        """The pack in a folder; raises what a missing or damaged file raises."""
+        meta = json.loads((place / "meta.json").read_bytes())
+        told = (meta[name] for name in ("revision", "classes", "notes", "skipped"))
+        revision, classes, notes, skipped = told
+        return cls(place, str(revision), tuple(classes), dict(notes), dict(skipped))
+
+
+def packed(root: Path, side: int, fresh: bool = False) -> Pack:
+    """The pack of a folder at a size; made if there is none, or if a file has changed since."""
+    found = layout(root)
+    files = list(found.files())
+    stamp = _stamp(files, side)
+    home = f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{side}"
+    try:
+        place = cache_folder() / "folders" / home / stamp[:16]
+    except RuntimeError:  # a user without a home folder
+        place = Path(tempfile.gettempdir()) / "nowhere"
+    place = _kept.get((root, side, stamp), place)
+    if not fresh:
+        try:
+            return Pack.read(place)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not there, or damaged: made again
+    made = _make(found, files, side)
+    try:
+        return Pack.read(_move(made, place))
+    except OSError:  # a full or read-only disk: this process keeps it for itself
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        _kept[root, side, stamp] = made
+        return Pack.read(made)
+
+
+def _stamp(files: Sequence[ImageFile], side: int) -> str:
+    """What a quick look can tell: names, sizes and times, and who decodes them."""
+    told = [RULE, version("pillow"), side, *((file.name, *file.stamp) for file in files)]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _move(made: Path, place: Path) -> Path:
+    """Bring a pack to its place in one step, and drop those of earlier states of the folder."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    shutil.move(made, beside)
+    try:
+        beside.rename(place)
+    except OSError:  # another process was as quick; its pack is the same
+        shutil.rmtree(beside, ignore_errors=True)
+    for old in place.parent.iterdir():
+        if old != place and not old.name.startswith("."):
+            shutil.rmtree(old, ignore_errors=True)
+    return place
+
+
+def _make(found: Layout, files: Sequence[ImageFile], side: int) -> Path:
+    """Decode and write everything into a folder of its own."""
+    rows: dict[str, list[Row]] = {domain: [] for domain in found.domains}
+    skipped = {}
+    for file, result in zip(files, decoded(files, side), strict=True):
+        name = shown(file.name)
+        if isinstance(result, str):
+            skipped[name] = result
+        else:
+            rows[file.domain].append(Row(name, file, result))
+    parts = {domain: divided(domain, mine) for domain, mine in rows.items()}
+    made = Path(tempfile.mkdtemp(prefix="protofed-pack-"))
+    try:
+        _write(made, found, parts, skipped, side)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return made
+
+
+def _write(made: Path, found: Layout, parts: Parts, skipped: dict[str, str], side: int) -> None:
+    """An .npz a domain as our archives have it, index.json with the files behind the rows, meta."""
+    digest = hashlib.sha256(json.dumps([found.classes, side]).encode())
+    sums, index = {}, {}
+    for domain, halves in parts.items():
+        arrays, file = as_arrays(halves, found.classes), made / f"{domain}.npz"
+        for key in sorted(arrays):
+            digest.update(f"{domain}/{key} {arrays[key].shape}".encode() + arrays[key].tobytes())
+        write_arrays(file, arrays)
+        counts = {part: len(rows) for part, rows in halves.items()}
+        sums[file.name] = {"sha256": sha256(file), **counts}
+        index[domain] = {part: [row.plain() for row in rows] for part, rows in halves.items()}
+    write_json(made / "index.json", index)
+    meta = {
+        "revision": digest.hexdigest()[:12],
+        "classes": found.classes,
+        "side": side,
+        "source": shown(found.root),
+        "notes": {domain: _note(found, domain, skipped) for domain in found.domains},
+        "skipped": skipped,
+        "files": sums,
+    }
+    write_json(made / "meta.json", meta)
+
+
+def _note(found: Layout, domain: str, skipped: dict[str, str]) -> str:
+    """What a reader of a domain's scores must know."""
+    mine = [f"{n} ({why})" for n, why in skipped.items() if n.startswith(f"{shown(domain)}/")]
+    parts = found.shelves[domain]
+    notes = []
+    if "test" not in parts:
+        notes.append(f"split by protofed, {TEST_SHARE:.0%} of each class to test")
+    if "val" in parts:
+        notes.append("its val images were added to its training images")
+    if mine:
+        notes.append(f"{len(mine)} files skipped: {'; '.join(mine)}")
+    return "; ".join(notes)

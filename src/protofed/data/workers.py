@@ -1,0 +1,53 @@
+"""Decoding on all cores: every file's image or fault, in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from protofed.core.errors import ProtofedError
+from protofed.core.machine import cores
+from protofed.core.progress import telling
+from protofed.data.decode import Decoded, decode_all
+from protofed.data.layout import ImageFile
+
+CHUNK = 16  # files that a worker takes at a time
+ALONE = 128  # files up to which starting workers costs more than it gains
+
+
+def decoded(files: Sequence[ImageFile], side: int) -> Iterator[Decoded | str]:
+    """Every file's image or fault, in order; progress is told on the way."""
+    good = [file.path for file in files if not file.fault]
+    work = [(side, good[start : start + CHUNK]) for start in range(0, len(good), CHUNK)]
+    results = (one for many in _in_parallel(work, len(good)) for one in many)
+    tell = telling.get()
+    for number, file in enumerate(files, start=1):
+        yield file.fault or next(results)
+        tell("packing images", number, len(files))
+
+
+def _in_parallel(
+    work: Sequence[tuple[int, list[str]]], count: int
+) -> Iterator[list[Decoded | str]]:
+    """`decode_all` in a process for each core; here, if that is quicker or not allowed."""
+    if count <= ALONE or multiprocessing.current_process().daemon:
+        yield from map(decode_all, work)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(cores(), context, initializer=_leave_ctrl_c_to_the_parent)
+    try:
+        yield from pool.map(decode_all, work)
+    except BrokenProcessPool:
+        raise ProtofedError(
+            "a process that decoded images died: out of memory, or this is a script without\n"
+            "if __name__ == '__main__': around what it does, which worker processes need"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

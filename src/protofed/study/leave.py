@@ -1,0 +1,166 @@
+"""Leave-one-domain-out: for each domain a federation that trains without it and is tested on it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from protofed.core.errors import ProtofedError
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.result import Result
+from protofed.study.collect import Record
+from protofed.study.formats import cell, tex
+from protofed.study.stats import Spread
+from protofed.study.table import Rule
+from protofed.study.variants import Variant
+
+EACH = "each"  # the word for every domain in turn
+
+
+class Unseen(NamedTuple):
+    """A method's rows by left-out domain, each with its cells by test domain."""
+
+    label: str
+    rows: dict[str, dict[str, Spread | None]]
+    mean: Spread | None  # over the left-out domains, each on the run that did not see it
+    digests: dict[str, list[str]]
+
+    @property
+    def domains(self) -> list[str]:
+        """The test domains, in the order of the spec."""
+        return list(dict.fromkeys(name for row in self.rows.values() for name in row))
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        rows = {
+            left: {name: value and value._asdict() for name, value in row.items()}
+            for left, row in self.rows.items()
+        }
+        mean = self.mean and self.mean._asdict()
+        return {"method": self.label, "left_out": rows, "unseen_mean": mean, "runs": self.digests}
+
+
+def each(variants: Sequence[Variant]) -> list[Variant]:
+    """Every variant once for each of its domains, which it leaves out."""
+    return [
+        Variant(f"{label} without {domain}", {**raw, "leave_out": domain})
+        for label, raw in variants
+        for domain in experiment_from(raw).data.domains
+    ]
+
+
+def whole_label(label: str, left_out: str | None) -> str:
+    """The label of the variant that `each` made one without a domain of."""
+    return label.removesuffix(f" without {left_out}")
+
+
+def gather(records: Sequence[Record], rule: Rule) -> list[Unseen]:
+    """The finished runs of a leave-out study by method."""
+    found = []
+    for label in dict.fromkeys(record.label for record in records):
+        mine = [record for record in records if record.label == label]
+        order = mine[0].experiment.data.domains
+        runs = {d: {r.seed: r.result for r in mine if r.result.unseen == d} for d in order}
+        runs = {domain: of for domain, of in runs.items() if of}
+        rows = {left: _row([_on(run, rule) for run in of.values()]) for left, of in runs.items()}
+        digests = {left: [run.digest[:12] for run in of.values()] for left, of in runs.items()}
+        found.append(Unseen(label, rows, _mean(runs, rule), digests))
+    if not found:
+        raise ProtofedError("no run was finished")
+    return found
+
+
+def _on(run: Result, rule: Rule) -> dict[str, float | None]:
+    return (run.last_five if rule == "last_five" else run.last).domains
+
+
+def _row(seeds: Sequence[dict[str, float | None]]) -> dict[str, Spread | None]:
+    """Each test domain's score over seeds."""
+    columns = {name: [scores[name] for scores in seeds] for name in seeds[0]}
+    known = {name: [v for v in values if v is not None] for name, values in columns.items()}
+    return {name: Spread.of(values) if values else None for name, values in known.items()}
+
+
+def _mean(runs: dict[str, dict[int, Result]], rule: Rule) -> Spread | None:
+    """The mean over left-out domains by seed, then over the seeds that have all of them."""
+    seeds = set.intersection(*(set(of) for of in runs.values()))
+    means = []
+    for seed in sorted(seeds):
+        values = [_on(of[seed], rule).get(left) for left, of in runs.items()]
+        known = [value for value in values if value is not None]
+        means += [statistics.fmean(known)] if known else []
+    return Spread.of(means) if means else None
+
+
+def table(unseen: Unseen) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: the left-out domain, the scores on all, and its own once more at the end."""
+    head = [f"{unseen.label}, trained without", *unseen.domains, "on the unseen"]
+    rows = []
+    for left, row in unseen.rows.items():
+        cells = [f"[{cell(row[d])}]" if d == left else cell(row[d]) for d in unseen.domains]
+        rows.append([left, *cells, cell(row[left])])
+    return head, [*rows, ["mean of the unseen", *[""] * len(unseen.domains), cell(unseen.mean)]]
+
+
+def side_by_side(found: Sequence[Unseen]) -> tuple[list[str], list[list[str]]]:
+    """Methods x left-out domains, on the unseen only, and the mean."""
+    head = ["on the unseen domain", *found[0].rows, "mean"]
+    rows = []
+    for one in found:
+        own = [one.rows.get(left, {}).get(left) for left in found[0].rows]
+        rows.append([one.label, *map(cell, own), cell(one.mean)])
+    return head, rows
+
+
+def markdown(found: Sequence[Unseen]) -> str:
+    """A Markdown table a method, and one of all if there are several."""
+    tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
+    return "\n".join("\n".join(_lines(head, rows)) + "\n" for head, rows in tables)
+
+
+def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(part.replace("|", "\\|") for part in line) + " |" for line in lines]
+
+
+def latex(found: Sequence[Unseen]) -> str:
+    """A booktabs table a method, and one of all if there are several."""
+    tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
+    return "\n".join(_tabular(head, rows) for head, rows in tables)
+
+
+def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    heads, *body = ([tex(part) for part in line] for line in [head, *rows])
+    lines = [" & ".join(line) + r" \\" for line in body]
+    columns = "l" + "c" * (len(head) - 1)
+    top = [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule"]
+    return "\n".join([*top, *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def comma_separated(found: Sequence[Unseen]) -> str:
+    """One line a method, left-out domain and test domain."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["method", "left_out", "tested_on", "mean", "std"])
+    for one in found:
+        for left, row in one.rows.items():
+            for name, value in row.items():
+                writer.writerow([one.label, left, name, *(value or ("", ""))])
+    return out.getvalue()
+
+
+def as_json(found: Sequence[Unseen]) -> str:
+    """All there is, as JSON."""
+    return json.dumps([one.plain() for one in found], indent=2, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Sequence[Unseen]], str]] = {
+    "markdown": markdown,
+    "latex": latex,
+    "csv": comma_separated,
+    "json": as_json,
+}
