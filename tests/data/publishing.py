@@ -46,7 +46,7 @@ def zipped(path: Path, members: Mapping[str, bytes]) -> None:
 
 
 def mnist(folder: Path) -> Truth:
-    truth = {}
+    truth: dict[str, Array] = {}
     for part, stem, count in (("train", "train", 20), ("test", "t10k", 10)):
         x, y = drawn(count, 28, 28), np.arange(count, dtype=np.uint8) % 10
         head = struct.pack(">4I", 0x803, count, 28, 28)
@@ -58,7 +58,7 @@ def mnist(folder: Path) -> Truth:
 
 
 def usps(folder: Path) -> Truth:
-    truth = {}
+    truth: dict[str, Array] = {}
     for part, name, count in (("train", "usps.bz2", 20), ("test", "usps.t.bz2", 10)):
         grey, y = drawn(count, 16, 16), np.arange(count, dtype=np.uint8) % 10
         lines = []
@@ -75,7 +75,7 @@ def usps(folder: Path) -> Truth:
 def svhn(folder: Path) -> Truth:
     from scipy.io import savemat
 
-    truth = {}
+    truth: dict[str, Array] = {}
     for part, count in (("train", 20), ("test", 10)):
         x, y = drawn(count, 32, 32, 3), np.arange(count, dtype=np.uint8) % 10
         stored = np.where(y == 0, 10, y).astype(np.uint8)[:, None]
@@ -85,7 +85,8 @@ def svhn(folder: Path) -> Truth:
 
 
 def mnistm(folder: Path) -> Truth:
-    truth, members = {}, {}
+    truth: dict[str, Array] = {}
+    members: dict[str, bytes] = {}
     for part, count in (("train", 20), ("test", 10)):
         x, y = drawn(count, 32, 32, 3), np.arange(count, dtype=np.uint8)[::-1] % 10
         names = [f"{number:08}.png" for number in range(count)]
@@ -99,7 +100,8 @@ def mnistm(folder: Path) -> Truth:
 
 
 def cifar(folder: Path, kinds: int) -> Truth:
-    truth, members = {}, {}
+    truth: dict[str, Array] = {}
+    members: dict[str, bytes] = {}
     home = "cifar-10-batches-bin" if kinds == 10 else "cifar-100-binary"
     for part, count in (("train", 5 * kinds), ("test", kinds)):
         planes, y = drawn(count, 3, 32, 32), np.arange(count, dtype=np.uint8) % kinds

@@ -74,13 +74,13 @@ def serving(root: Path) -> Iterator[Host]:
     host = Host(root)
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             try:
                 host.answer(self)
             except ConnectionError:
                 self.close_connection = True
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

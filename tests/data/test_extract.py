@@ -66,6 +66,10 @@ def locked(path: Path) -> None:
     path.write_bytes(content)
 
 
+def text(path: Path) -> None:
+    path.write_bytes(b"hello")
+
+
 def packed_zip() -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -107,8 +111,8 @@ HOSTILE: dict[str, tuple[Make, str]] = {
     "zip nested by content": (zipped(("a.jpg", packed_zip())), "archive in the archive"),
     "zip bomb": (zipped(("zeros", ZEROS)), "times its size"),
     "zip locked": (locked, "behind a password"),
-    "no archive": (lambda path: path.write_bytes(b"hello") and None, "no whole"),
-    "empty": (lambda path: path.write_bytes(b"") and None, "no whole"),
+    "no archive": (text, "no whole"),
+    "empty": (Path.touch, "no whole"),
 }
 
 

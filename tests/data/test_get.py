@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,9 +182,8 @@ def test_fewer_images_than_published_are_told(
     publish: Publish, root: Path, follow: Follow, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish("cifar10")
-    real = {"cifar10.npz": (50_000, 10_000)}
-    small = getting.SOURCES["cifar10"]
-    object.__setattr__(small, "makes", real)
+    whole = replace(sources.SOURCES["cifar10"], makes={"cifar10.npz": (50_000, 10_000)})
+    monkeypatch.setitem(sources.SOURCES, "cifar10", whole)
     get("cifar10", root, follow)
     assert "does not hold the 50,000 + 10,000 images" in said[-1]
     assert load("cifar10").domains[0].note != PUBLISHED

@@ -163,8 +163,9 @@ def _take(answer: Any, url: str, remote: Remote, part: Path, had: int, watch: Wa
     write_json(_note(part), {"url": url, "tag": _strong(answer.headers.get("ETag", ""))})
     with part.open("r+b" if start else "wb") as file:
         file.seek(start)
-        while block := answer.read(BLOCK):
+        while block := answer.read1(BLOCK):
             file.write(block)
+            file.flush()  # so that a killed process has kept what it got
             watch(file.tell(), total)
             if file.tell() > most:
                 raise GoneError(f"it is far larger than it should be, over {most // 10**6:,} MB")
