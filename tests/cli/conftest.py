@@ -29,6 +29,7 @@ Cli = Callable[..., Ended]
 
 SETTINGS = [
     "PROTOFED_DATA",
+    "PROTOFED_MIRROR",
     "PYTHONUNBUFFERED",
     "NO_COLOR",
     "FORCE_COLOR",

@@ -40,9 +40,10 @@ def test_the_commands_are_known_before_pydantic_is() -> None:
         ("run", ["--method", "--data", "--spec", "--set", "--out", "--again", "--json"]),
         ("methods", ["show", "--json"]),
         ("methods show", ["NAME", "--json"]),
-        ("data", ["list", "show"]),
+        ("data", ["list", "show", "get"]),
         ("data list", ["--json"]),
         ("data show", ["NAME", "--picture", "--json"]),
+        ("data get", ["NAME", "--to", "--side", "--again", "--yes", "--json"]),
     ],
 )
 def test_every_command_explains_itself(cli: Cli, words: str, told: list[str]) -> None:
@@ -103,7 +104,7 @@ def test_data_list_names_every_benchmark_and_where_it_comes_from(cli: Cli) -> No
     rows = dict(zip(BENCHMARKS, ended.out.splitlines()[2:], strict=True))
     assert "optical, print, syn, street" in rows["digits-mini"]
     assert rows["digits-mini"].split()[-4:] == ["10", "32", "built", "in"]
-    assert rows["pacs"].split()[-3:] == ["7", "64", "PROTOFED_DATA"]
+    assert rows["pacs"].split()[-6:] == ["7", "64", "protofed", "data", "get", "pacs"]
     assert "syn, mnistm (on request)" in rows["digits"]
 
 

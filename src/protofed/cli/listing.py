@@ -9,23 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofed.cli.doctor import doctor
+from protofed.cli.get import get
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from protofed.core.method import AnyMethod
+    from protofed.data.entry import Entry
 
 methods_app = typer.Typer(
     help="List the methods, or show one.", rich_markup_mode=None, suggest_commands=False
 )
 data_app = typer.Typer(
-    help="List the benchmarks, show one or a folder of images, or examine it.",
+    help="List the benchmarks, show one or a folder of images, examine it, or fetch one.",
     rich_markup_mode=None,
     suggest_commands=False,
     no_args_is_help=True,
 )
 
 data_app.command("doctor")(doctor)
+data_app.command("get")(get)
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
@@ -105,6 +108,7 @@ def list_data(as_json: Json = False) -> None:
             "classes": len(entry.classes),
             "side": entry.side,
             "needs_data": entry.needs_data,
+            "missing": _missing(entry),
             "summary": entry.summary,
         }
         for entry in BENCHMARKS.values()
@@ -118,7 +122,7 @@ def list_data(as_json: Json = False) -> None:
             ", ".join([*entry.domains, *(f"{name} (on request)" for name in entry.on_request)]),
             str(r["classes"]),
             str(r["side"]),
-            "PROTOFED_DATA" if entry.needs_data else "built in",
+            _whence(entry),
         ]
         for r, entry in zip(rows, BENCHMARKS.values(), strict=True)
     ]
@@ -145,20 +149,32 @@ def show_data(
         contact_sheet(benchmark, picture)
         typer.echo(f"wrote {picture}", err=True)
     counts = {d.name: {"train": len(d.train), "test": len(d.test)} for d in benchmark.domains}
+    notes = [*entry.general_notes, *(f"{d.name}: {d.note}" for d in benchmark.domains if d.note)]
     if as_json:
         content = {"name": name, "classes": list(benchmark.classes), "domains": counts}
-        typer.echo(json.dumps({**content, "notes": list(entry.notes)}, indent=2))
+        typer.echo(json.dumps({**content, "notes": notes}, indent=2))
         return
     typer.echo(f"{name}: {entry.summary}")
     cells = [[domain, str(c["train"]), str(c["test"])] for domain, c in counts.items()]
     print_table(["domain", "train", "test"], cells)
     echo(f"classes: {', '.join(benchmark.classes)}")
     typer.echo(f"default net: {entry.net}; default partition: {entry.partition_for()}")
-    for note in (
-        *entry.general_notes,
-        *(f"{d.name}: {d.note}" for d in benchmark.domains if d.note),
-    ):
+    for note in notes:
         echo(f"note: {note}")
+
+
+def _missing(entry: Entry) -> list[str]:
+    """The domains or sets that `protofed data get` would fetch; none on request only."""
+    from protofed.data.sources import missing
+
+    return [name for name in missing(entry.name) if name not in entry.on_request]
+
+
+def _whence(entry: Entry) -> str:
+    """Where a benchmark's images are, or the command that fetches them."""
+    if not entry.needs_data:
+        return "built in"
+    return f"protofed data get {entry.name}" if _missing(entry) else "PROTOFED_DATA"
 
 
 def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:

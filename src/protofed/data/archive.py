@@ -22,6 +22,7 @@ from protofed.data.cache import cache_folder
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 DATA = "PROTOFED_DATA"
+PUBLISHED = "the set as published"  # the note of a file that `protofed data get` made
 STAMPS = "verified.json"  # files whose checksum was right when last looked at
 
 
@@ -37,6 +38,7 @@ class Archive(NamedTuple):
 @dataclass(frozen=True)
 class _File:
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    published: bool = False  # all images of the published set, none re-made
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,30 @@ def read(archive: Archive, file: str, parts: Sequence[str]) -> list[Dataset]:
     if not path.is_file():
         raise ProtofedError(
             f"benchmark '{archive.benchmark}' needs {path}, which is not there\n"
-            f"put the file there, or choose domains that do without it"
+            f"{_how(archive)}; or choose domains that do without it"
         )
-    _verify(path, _expected(archive, folder / "meta.json", file))
+    _verify(path, _described(archive, folder / "meta.json", file).sha256)
     return [_dataset(path, part, len(archive.classes)) for part in parts]
+
+
+def note(archive: Archive, file: str) -> str:
+    """What is to be told of a file that can be read: nothing, or that it is the published set."""
+    told = _described(archive, _folder(archive) / "meta.json", file)
+    return PUBLISHED if told.published else ""
+
+
+def lacks(archive: Archive, file: str) -> bool:
+    """Whether a file, or what is said of it, is not there; its content is not looked at."""
+    folder = Path(os.environ.get(DATA, "")) / archive.folder
+    try:
+        _described(archive, folder / "meta.json", file)
+    except ProtofedError:
+        return True
+    return not os.environ.get(DATA) or not (folder / file).is_file()
+
+
+def _how(archive: Archive) -> str:
+    return f"`protofed data get {archive.benchmark}` fetches it"
 
 
 def _folder(archive: Archive) -> Path:
@@ -66,19 +88,19 @@ def _folder(archive: Archive) -> Path:
     if not root:
         raise ProtofedError(
             f"benchmark '{archive.benchmark}' reads real images: set {DATA} to the folder that "
-            f"holds {archive.folder}/\n'digits-mini' needs no data"
+            f"holds {archive.folder}/\n{_how(archive)}; 'digits-mini' needs no data"
         )
     folder = Path(root) / archive.folder
     if not folder.is_dir():
         raise ProtofedError(
             f"benchmark '{archive.benchmark}': there is no folder {folder}\n"
-            f"set {DATA} (now {root}) to the folder that holds {archive.folder}/"
+            f"set {DATA} (now {root}) to the folder that holds {archive.folder}/; {_how(archive)}"
         )
     return folder
 
 
-def _expected(archive: Archive, path: Path, file: str) -> str:
-    """The sha256 that meta.json gives for a file; its classes must be the benchmark's."""
+def _described(archive: Archive, path: Path, file: str) -> _File:
+    """What meta.json says of a file; its classes must be the benchmark's."""
     try:
         meta = TypeAdapter(_Meta).validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -94,8 +116,8 @@ def _expected(archive: Archive, path: Path, file: str) -> str:
         elif file not in meta.files:
             fault = f"says nothing of {file}"
         else:
-            return meta.files[file].sha256
-    raise ProtofedError(f"{path} {fault}: without it {file} cannot be checked; fetch it again")
+            return meta.files[file]
+    raise ProtofedError(f"{path} {fault}: without it {file} cannot be checked; {_how(archive)}")
 
 
 def _verify(path: Path, expected: str) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from protofed.core.errors import ProtofedError, known_name
 from protofed.core.site import Dataset
 from protofed.data import transforms
+from protofed.data.archive import PUBLISHED
 from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.partition import Partition
 
@@ -33,9 +34,7 @@ class Entry:
     net: str = "lsa-cnn"
     partition: Partition  # knows every domain; for a choice of them see `partition_for`
     needs_data: bool = True
-    revision: int = (
-        1  # see `version`; raised when the images or their split change, and with them all scores
-    )
+    revision: int = 1  # see `version`; raised when images or their split change, and so all scores
     notes: tuple[str, ...] = ()  # for readers of scores; "svhn: ..." speaks of one domain
     read: Callable[[str], Domain]  # one domain by name, at its stored size
 
@@ -76,7 +75,9 @@ class Entry:
             Dataset(transforms.resize(part.images, side), part.labels)
             for part in (stored.train, stored.test)
         )
-        return Domain(domain, train, test, self.note(domain) or stored.note)
+        # The notes tell of copies that differ from the set; they do not hold for the set itself.
+        told = stored.note if stored.note == PUBLISHED else self.note(domain) or stored.note
+        return Domain(domain, train, test, told)
 
     def load(self, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
         """The chosen domains in memory, every image resized to `side` (its own if None)."""

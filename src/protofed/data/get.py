@@ -1,0 +1,187 @@
+"""A public set from its hosts to the files that `load` reads: fetch, check, unpack, convert."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from protofed.core.disk import sha256, sync_folder, write_json
+from protofed.core.errors import ProtofedError
+from protofed.data.archive import Archive
+from protofed.data.cache import Arrays
+from protofed.data.extract import extract, is_archive
+from protofed.data.fetch import ROOM, Remote, Watch, check, fetch
+from protofed.data.sources import SOURCES, Source, placed
+
+LOCK = "get.lock.json"  # sha256 of fetched files for which nobody publishes a checksum
+DISK = 4  # bytes on the disk for a byte fetched: the file, what is in it, and what becomes of it
+Say = Callable[[str], None]
+
+
+class Follow(NamedTuple):
+    """How a command is told what happens: lines, and a watch for each file."""
+
+    say: Say
+    begin: Callable[[Remote], Watch]
+
+
+def get(
+    name: str, root: Path, follow: Follow, side: int | None = None, again: bool = False
+) -> bool:
+    """Put a set's .npz files and their meta.json below `root`; false if all was there already."""
+    source = SOURCES[name]
+    folder = root / source.home.folder
+    state = _state(folder, source)
+    if state == "there" and not again:
+        return False
+    if state == "damaged" and not again:
+        raise ProtofedError(
+            f"{folder} holds a file of {name} that its meta.json does not describe, or that is"
+            " damaged: move it away, or let --again replace it"
+        )
+    work = folder / f".get-{name}"
+    work.mkdir(parents=True, exist_ok=True)
+    with _alone(work):
+        _check_disk(root, source)
+        _fetch_all(name, source, root, work, follow)
+        follow.say(f"{name}: checked; converting")
+        made = dict(_convert(source, work, side or source.side or 0))
+        _place(source, folder, made, follow.say)
+        shutil.rmtree(work)
+    return True
+
+
+def _state(folder: Path, source: Source) -> str:
+    """Whether the set's files are "there", "absent", or "damaged"."""
+    described = _meta(folder, source.home)["files"]
+    present = [file for file in source.makes if (folder / file).exists()]
+    for file in present:
+        told = described.get(file, {}).get("sha256")
+        if not (folder / file).is_file() or sha256(folder / file) != told:
+            return "damaged"
+    return "there" if len(present) == len(source.makes) else "absent"
+
+
+def _meta(folder: Path, archive: Archive) -> dict[str, Any]:
+    """What meta.json says so far; a broken one, or one of other classes, is not written over."""
+    path = folder / "meta.json"
+    try:
+        meta = json.loads(path.read_bytes())
+        if not isinstance(meta["files"], dict) or tuple(meta["classes"]) != archive.classes:
+            raise ValueError("other classes, or no list of files")
+    except FileNotFoundError:
+        return {"classes": list(archive.classes), "files": {}}
+    except (ValueError, KeyError, TypeError) as fault:
+        raise ProtofedError(f"{path} is broken ({fault}): mend it or move it away") from fault
+    return dict(meta)
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """One process at a time; the lock ends with the process, however it ends."""
+    handle = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as fault:
+        raise ProtofedError(f"another process is at work in {work}") from fault
+    finally:
+        os.close(handle)
+
+
+def _check_disk(root: Path, source: Source) -> None:
+    """Stop before the first byte if the disk cannot hold it."""
+    need, free = DISK * source.size + ROOM, shutil.disk_usage(root).free
+    if need > free:
+        raise ProtofedError(
+            f"{root} has {free / 1e9:.1f} GB free, and about {need / 1e9:.1f} GB are needed;"
+            " make room, or choose another folder with --to"
+        )
+
+
+def _fetch_all(name: str, source: Source, root: Path, work: Path, follow: Follow) -> None:
+    """Have every file whole and checked, and the archives unpacked in content/."""
+    content = work / "content"
+    shutil.rmtree(content, ignore_errors=True)
+    for remote in placed(name, source):
+        target = work / remote.name
+        if target.exists():
+            check(target, remote)  # from an earlier try
+        else:
+            fetch(remote, target, follow.begin(remote))
+        if not remote.checksum:
+            _compare(root / LOCK, f"{name}/{remote.name}", target, follow.say)
+    for remote in source.files:
+        if is_archive(remote.name):
+            extract(work / remote.name, content)
+
+
+def _compare(lock: Path, key: str, path: Path, say: Say) -> None:
+    """A file without a published checksum must be the one of the first time."""
+    try:
+        known = json.loads(lock.read_bytes())
+        first = known.get(key)
+    except FileNotFoundError:
+        known, first = {}, None
+    except (ValueError, AttributeError) as fault:
+        raise ProtofedError(f"{lock} is broken ({fault}): mend it or move it away") from fault
+    found = sha256(path)
+    if first is None:
+        say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
+        write_json(lock, {**known, key: found})
+    elif first != found:
+        aside = path.with_name(f"{path.name}.wrong")
+        path.replace(aside)
+        raise ProtofedError(
+            f"{key} is not the file of the first time: sha256 {first} stands in {lock}, found"
+            f" {found}\nit was put aside as {aside}; nothing else was changed; if the new file is"
+            " right, take the line out of the lock file and repeat the command"
+        )
+
+
+def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple[Path, Any]]]:
+    """Write the .npz files beside the fetched ones, each with what meta.json is to say of it."""
+    for file, arrays in source.read(work, side):
+        path = work / f"made-{file}"
+        with path.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **arrays)
+            stream.flush()
+            os.fsync(stream.fileno())
+        told = {"sha256": sha256(path), "bytes": path.stat().st_size}
+        yield file, (path, {**told, **_counted(source, file, arrays)})
+
+
+def _counted(source: Source, file: str, arrays: Arrays) -> dict[str, Any]:
+    """The number of images of each class, and whether they are as many as were published."""
+    keys = [key for key in ("y_train", "y_test", "y") if key in arrays]
+    kinds = len(source.home.classes)
+    for key in keys:
+        if not len(arrays[key]) or int(np.max(arrays[key])) >= kinds:
+            raise ProtofedError(f"{file}: there are no labels in {key}, or some above {kinds - 1}")
+    found = {key: np.bincount(arrays[key], minlength=kinds).tolist() for key in keys}
+    counts = {f"{key[2:]}_per_class".lstrip("_"): number for key, number in found.items()}
+    whole = tuple(len(arrays[key]) for key in keys) == tuple(source.makes[file])
+    return {"counts": counts, "published": whole, "fetched": [f.name for f in source.files]}
+
+
+def _place(source: Source, folder: Path, made: Mapping[str, tuple[Path, Any]], say: Say) -> None:
+    """Describe the files, then move them in place: a file that is there is always described."""
+    if made.keys() != source.makes.keys():
+        raise ProtofedError(f"expected {', '.join(source.makes)}, made {', '.join(made)}")
+    meta = _meta(folder, source.home)
+    meta["files"] = {**meta["files"], **{file: told for file, (_, told) in made.items()}}
+    write_json(folder / "meta.json", meta)
+    for file, (path, told) in made.items():
+        path.replace(folder / file)
+        if not told["published"]:
+            count = " + ".join(f"{n:,}" for n in source.makes[file])
+            say(f"note: {folder / file} does not hold the {count} images of the published set")
+    sync_folder(folder)
