@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.serve import LeftOutError, Round
+from benchmarks.serve import Round
 from benchmarks.workloads import CHANNELS, CLASSES, MEAN, PAD, STD, Workload, make_images, make_net
 from protofed.core import tree
+from protofed.core.allocator import keep_memory
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.site import SERVER, ClientId, Dataset, Pixels, Site, Step
 from protofed.data.transforms import Augment
-from protofed.engines.base import Engine
 from protofed.engines.local import LocalEngine
 from protofed.engines.rounds import Mail, play_round
+from protofed.engines.workers import WorkerEngine
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fpl import FPL
 
@@ -88,15 +87,11 @@ def make_sites(work: Workload) -> tuple[Site, dict[ClientId, Site]]:
 
 def engine(
     method: AnyMethod, sites: Mapping[ClientId, Site], workers: int
-) -> AbstractContextManager[Engine]:
+) -> closing[LocalEngine[Any, Any]]:
     """The engine in this process for no workers, else that of worker processes."""
     if workers == 0:
-        return nullcontext(LocalEngine(method, sites))
-    if find_spec("protofed.engines.workers") is None:
-        raise LeftOutError("worker processes are not built yet: --workers 0 measures one")
-    kind = import_module("protofed.engines.workers").WorkerEngine
-    made: AbstractContextManager[Engine] = kind(method, sites, workers=workers)
-    return made
+        return closing(LocalEngine(method, sites))
+    return closing(WorkerEngine(method, sites, workers=workers, tell=print))
 
 
 def serve(
@@ -104,6 +99,7 @@ def serve(
 ) -> None:
     """Play the rounds that are asked for."""
     torch.set_num_threads(1)
+    keep_memory()  # as the runner does
     chosen = METHODS[method]()
     server_site, sites = make_sites(work)
     server = chosen.init_server(server_site)
