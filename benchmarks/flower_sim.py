@@ -40,7 +40,8 @@ def client_app(work: Workload) -> Any:
 
     def fit(message: Message, context: Context) -> Message:
         net = make_net(work)
-        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        arrays: Any = message.content["arrays"]
+        net.load_state_dict(arrays.to_torch_state_dict())
         data = images(work, int(context.node_config["partition-id"]))
         done = train(net, data, work)
         metrics = MetricRecord({"num-examples": len(data), **done._asdict()})
@@ -84,7 +85,7 @@ def server_app(work: Workload, rounds: Iterator[int], tell: Callable[[Round], No
             seconds = time.perf_counter() - began
             moved = distance(model, state)
             model.load_state_dict(state)
-            done = result.train_metrics_clientapp[1]
+            done: Any = result.train_metrics_clientapp[1]
             tell(Round(seconds, done["steps"], done["samples"], done["loss"], moved))
 
     app = ServerApp()

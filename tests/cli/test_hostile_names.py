@@ -10,8 +10,8 @@ import torch
 from protofed.cli.show import Watcher, print_result, print_table
 from protofed.core.errors import ProtofedError
 from protofed.core.site import Dataset
-from protofed.data import catalog
 from protofed.data.benchmark import Benchmark, Domain
+from protofed.data.entry import Entry
 from protofed.experiment.evaluate import Scores, rules
 from protofed.experiment.result import Result
 from protofed.experiment.runner import Progress
@@ -82,7 +82,7 @@ def test_a_benchmark_of_hostile_names_is_listed_as_text(
     data = Dataset(torch.zeros(2, 8, 8, 1, dtype=torch.uint8), torch.tensor([0, 1]))
     domain = Domain(HOSTILE, data, data, note=HOSTILE)
     made = Benchmark("digits-mini", (HOSTILE, "b"), (domain,))
-    monkeypatch.setattr(catalog, "load", lambda *_: made)
+    monkeypatch.setattr(Entry, "load", lambda *_: made)
     out = cli("data", "show", "digits-mini").out
     assert harmless(out)
     assert f"classes: {SHOWN}, b\n" in out

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from protofed.core import fit, tree
+from protofed.core import tree
 from protofed.core.method import AnyMethod
 from protofed.core.site import SERVER, Step
-from protofed.core.training import SGD
 from protofed.engines.local import LocalEngine
 from protofed.engines.rounds import play_round
 from protofed.methods import METHODS
@@ -68,10 +67,6 @@ def _guessed() -> Iterator[None]:
         yield
 
 
-def _unfused(free: list[Tensor], sgd: SGD) -> torch.optim.SGD:
-    return torch.optim.SGD(free, lr=sgd.lr, momentum=sgd.momentum)
-
-
 class Elsewhere(LocalEngine[Any, Any]):
     """Trains on `meta`, and brings home what a client on the CPU would have said."""
 
@@ -87,8 +82,7 @@ class Elsewhere(LocalEngine[Any, Any]):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_clients_compute_where_their_images_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "_optimiser", _unfused)
+def test_clients_compute_where_their_images_are(name: str) -> None:
     method: AnyMethod = METHODS[name]()
     server, sites = toy_sites(method)
     engine, state = Elsewhere(method, {SERVER: server, **sites}), method.init_server(server)

@@ -38,36 +38,26 @@ def fit(
     """
     copy = tree.clone(thing)
     free = [leaf.requires_grad_() for leaf in _trainable(copy)]
-    optimiser: torch.optim.SGD | None = None
+    # Fused or foreach kernels round differently and gain next to nothing (docs/performance.md).
+    optimiser = torch.optim.SGD(
+        free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=False
+    )
     steps = 0
     total: Tensor | float = 0.0
     for batch in batches:
-        for leaf in free:
-            leaf.grad = None
+        optimiser.zero_grad()
         value = loss(copy, batch)
         if not value.isfinite():
             raise DivergedError(steps + 1, _not_finite(copy) or "the loss, with finite weights,")
         value.backward()
         if on_grads is not None:
             on_grads(copy)
-        optimiser = optimiser or _optimiser(free, sgd)
         optimiser.step()
         steps += 1
         total = total + value.detach()  # on its device: nobody waits for it
     if bad := _not_finite(copy):
         raise DivergedError(steps, bad)
     return Fitted(tree.clone(copy), steps, float(total) / max(steps, 1))
-
-
-def _optimiser(free: list[Tensor], sgd: SGD) -> torch.optim.SGD:
-    """Made when the first gradients are there: the fused kernel cannot take a leaf in later.
-
-    Fused or not gives the same bits, one pass over memory or several.
-    """
-    fused = all(leaf.grad is not None for leaf in free)
-    return torch.optim.SGD(
-        free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, fused=fused
-    )
 
 
 def _not_finite(thing: object) -> str:

@@ -100,6 +100,8 @@ def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
         made = Experiment.model_validate({**given, "method": method})
     except ValidationError as fault:
         faults += explain(fault)
+    except ProtofedError as fault:  # of a folder of images
+        faults += [f"data: {line}" for line in str(fault).splitlines()]
     if faults:
         raise ProtofedError(_short(f"{source}: {line}" if source else line for line in faults))
     return made
