@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.engines.arena import ALIGN, Arena, on_disk, outline, shared_handle
+from protofed.engines.arena import ALIGN, PAGE, Arena, Pile, outline, shared_handle
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.float16]
 
@@ -75,12 +76,70 @@ def test_an_outline_takes_no_memory() -> None:
     assert shape.weights["w"].shape == (1000, 1000)
 
 
-def test_on_disk_nothing_is_left_behind(tmp_path: Path) -> None:
-    move = on_disk(tmp_path)
-    state = Model({"w": torch.randn(10, 10)})
-    moved = move(state)
-    assert tree.equal(moved, state)
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(tensors(), max_size=3))), st.integers(0, 99))
+@settings(max_examples=200, deadline=None)
+def test_a_pile_is_a_dict(writes: list[tuple[int, list[Tensor]]], room: int) -> None:
+    pile: Pile[int, list[Tensor]] = Pile(room)
+    plain: dict[int, list[Tensor]] = {}
+    for key, thing in writes:
+        pile[key] = plain[key] = thing
+        assert pile.room >= 0
+    assert list(pile) == list(plain)
+    assert tree.equal(dict(pile), plain)
+
+
+def test_a_tree_may_be_replaced_by_parts_of_itself() -> None:
+    pile: Pile[str, list[Tensor]] = Pile(room=0)
+    pile["a"] = [torch.zeros(9), torch.ones(9)]
+    for _ in range(5):
+        one, two = pile["a"]
+        before = [one.tolist(), two.tolist()]
+        pile["a"] = [two, one]
+        assert [leaf.tolist() for leaf in pile["a"]] == before[::-1]
+    assert pile.end == 2 * PAGE  # it takes turns between two places
+
+
+def test_a_walk_over_a_pile_on_disk_holds_one_tree_at_a_time(tmp_path: Path) -> None:
+    pile: Pile[int, Model] = Pile(room=0, folder=tmp_path)
+    models = [Model({"w": torch.randn(50_000)}) for _ in range(10)]
+    pile.update(enumerate(models))
     assert list(tmp_path.iterdir()) == []  # the file has no name
-    again = move(moved)  # what lies on disk can be moved again
-    del moved
-    assert tree.equal(again, state)
+    most = 0
+
+    def walk() -> Iterator[Model]:
+        nonlocal most
+        for model in pile.values():
+            most = max(most, mapped(tmp_path))
+            yield model
+
+    mean = tree.mean(walk(), [1.0] * len(models))
+    assert tree.equal(mean, tree.mean(models, [1.0] * len(models)))
+    assert 1 <= most <= 2  # the one in hand, and the next as it comes
+    assert mapped(tmp_path) == 0
+
+
+def mapped(folder: Path) -> int:
+    """How many pieces of files of a folder this process has mapped."""
+    return Path("/proc/self/maps").read_text().count(str(folder))
+
+
+def test_without_room_on_the_disk_there_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    code = f"""
+import resource, torch
+from pathlib import Path
+from protofed.core.errors import ProtofedError
+from protofed.engines.arena import Pile
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+pile = Pile(0, Path({str(tmp_path)!r}))
+pile[0] = [torch.ones(1000)]
+try:
+    pile[1] = [torch.ones(2**20)]
+except ProtofedError as fault:
+    print(fault)
+print(pile[0][0].sum())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert done[0].startswith("no room for 4,194,304 bytes")
+    assert done[-1] == "tensor(1000.)"

@@ -39,7 +39,7 @@ class TwistedEngine(LocalEngine[Any, Any]):
     legs: tuple[int, ...] = (0, 1)  # in which it happens
 
     def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
-        replies = super().exchange(inboxes, step)
+        replies = dict(super().exchange(inboxes, step))
         return dict(self.twist(replies)) if step.leg in self.legs else replies
 
 

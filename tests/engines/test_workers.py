@@ -9,13 +9,17 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from pydantic.dataclasses import dataclass
 
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.site import SERVER, Dataset, Site, Step
 from protofed.core.tally import Tallies
@@ -24,6 +28,7 @@ from protofed.engines.local import LocalEngine
 from protofed.engines.rounds import play_round
 from protofed.engines.workers import WorkerEngine, workers_for
 from protofed.methods import METHODS
+from protofed.methods.fedavg import FedAvg
 from protofed.testing.toy import toy_sites
 from tests.engines.conftest import Hire
 
@@ -140,6 +145,39 @@ def test_a_fault_of_a_client_is_raised_here_with_its_trace(hire: Hire) -> None:
         engine.exchange({0: broken}, Step(0, 1))
     assert "in a worker process" in "".join(caught.value.__notes__)
     assert "functional_call" in "".join(caught.value.__notes__)
+
+
+@dataclass(frozen=True)
+class Telling(FedAvg):
+    """Reports its threads; raises what a lost network would."""
+
+    raises: bool = False
+
+    def train(self, site: Site, inbox: Message, state: Any, step: Step) -> tuple[Message, Any]:
+        if self.raises:
+            raise ConnectionRefusedError("the tracking server does not answer")
+        reply, state = super().train(site, inbox, state, step)
+        return replace(reply, metrics={"threads": float(torch.get_num_threads())}), state
+
+
+def test_threads_are_the_specs_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "2")
+    server, sites, tests = federation(Telling())
+    engine = WorkerEngine(Telling(), sites, tests, workers=1, threads=1)
+    inbox = Telling().publish(Telling().init_server(server))
+    assert engine.exchange({0: inbox}, Step(0, 1))[0].metrics == {"threads": 1.0}
+    engine.close()
+
+
+def test_a_clients_own_network_fault_is_not_taken_for_a_dead_worker(hire: Hire) -> None:
+    server, sites, tests = federation(Telling())
+    engine = Borrowing(hire(2), Telling(raises=True), sites, tests)
+    inbox = Telling().publish(Telling().init_server(server))
+    with pytest.raises(ConnectionRefusedError, match="the tracking server does not answer"):
+        engine.exchange({0: inbox}, Step(0, 1))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "local"])

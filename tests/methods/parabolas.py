@@ -6,7 +6,7 @@ such that their cross entropy is that parabola, in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -106,7 +106,7 @@ class Parabolas:
         self.locals = [value(reply.model) for reply in received.values()]
 
     @property
-    def states(self) -> dict[ClientId, Any]:
+    def states(self) -> MutableMapping[ClientId, Any]:
         return self.engine.states
 
 

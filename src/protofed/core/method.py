@@ -158,4 +158,4 @@ AnyMethod: TypeAlias = Method[Any, Any]  # for code that holds methods but never
 
 def average(replies: Mapping[ClientId, Message]) -> Model:
     """The mean of the replies' models, weighted by the examples behind each; buffers too."""
-    return tree.mean([r.model for r in replies.values()], [r.size for r in replies.values()])
+    return tree.mean((r.model for r in replies.values()), [r.size for r in replies.values()])

@@ -6,7 +6,7 @@ compares and averages all of them. Leaves that are not tensors (numbers, text, N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast, dataclass_transform
 
@@ -101,23 +101,36 @@ def to(tree: T, device: torch.device) -> T:
     return map(lambda leaf: leaf.to(device), tree)
 
 
-def mean(trees: Sequence[T], weights: Sequence[float]) -> T:
-    """The weighted mean; summed in float64 in the given order, whole numbers rounded."""
+def mean(trees: Iterable[T], weights: Sequence[float]) -> T:
+    """The weighted mean; summed in float64 in the given order, whole numbers rounded.
+
+    One tree is looked at after the other, so that they need not all be in memory.
+    """
     total = float(sum(weights))
     if not total > 0:
         raise ValueError(f"weights must have a positive sum, got {list(weights)}")
-
-    def average(*parts: Tensor) -> Tensor:
-        first = parts[0]
-        if any(part.shape != first.shape or part.dtype != first.dtype for part in parts):
-            found = {(str(part.dtype), tuple(part.shape)) for part in parts}
-            raise ValueError(f"cannot average tensors of different kinds: {sorted(found)}")
-        exact = torch.zeros_like(first, dtype=torch.float64)
-        for part, weight in zip(parts, weights, strict=True):
+    sums: list[Tensor] = []
+    first: T | None = None
+    for each, weight in zip(trees, weights, strict=True):
+        if first is None:
+            first = map(lambda leaf: torch.empty_like(leaf, device="meta"), each)
+            sums = [torch.zeros_like(leaf, dtype=torch.float64) for leaf in leaves(each)]
+        map(_of_one_kind, first, each)
+        for exact, part in zip(sums, leaves(each), strict=True):
             exact.add_(part, alpha=weight / total)
-        return (exact if first.is_floating_point() else exact.round()).to(first.dtype)
+    means = iter(sums)
+    return map(lambda leaf: _as_kind_of(leaf, next(means)), cast(T, first))
 
-    return map(average, *trees)
+
+def _of_one_kind(one: Tensor, other: Tensor) -> Tensor:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        found = sorted({(str(part.dtype), tuple(part.shape)) for part in (one, other)})
+        raise ValueError(f"cannot average tensors of different kinds: {found}")
+    return one
+
+
+def _as_kind_of(leaf: Tensor, exact: Tensor) -> Tensor:
+    return (exact if leaf.is_floating_point() else exact.round()).to(leaf.dtype)
 
 
 def squared_distance(one: T, other: T) -> Tensor:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
+import weakref
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from protofed.core import tree
+from protofed.core.errors import ProtofedError
 
 T = TypeVar("T")
+K = TypeVar("K")
+PAGE = mmap.ALLOCATIONGRANULARITY
 ALIGN = 64  # bytes, as torch aligns what it allocates: kernels must not see a difference
 
 
@@ -25,8 +29,8 @@ class Arena:
     the tree: the same tree with tensors that have a shape, strides and a dtype but no memory.
     """
 
-    def __init__(self, handle: int):
-        self.handle = handle
+    def __init__(self, handle: int, start: int = 0):
+        self.handle, self.start = handle, start  # a start is a whole number of pages
         self.memory = torch.empty(0, dtype=torch.uint8)
 
     def write(self, thing: T) -> T:
@@ -45,8 +49,9 @@ class Arena:
         places, end = _places(shape)
         if end > len(self.memory):
             if grow:
-                os.ftruncate(self.handle, end)
-            self.memory = _mapped(self.handle)  # the old map goes with the last view of it
+                _reserve(self.handle, self.start, end)
+            raw = mmap.mmap(self.handle, end, offset=self.start)
+            self.memory = torch.frombuffer(raw, dtype=torch.uint8)  # goes with the last view of it
         starts = iter(places)
 
         def view(leaf: Tensor) -> Tensor:
@@ -55,6 +60,20 @@ class Arena:
             return raw.view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
 
         return tree.map(view, shape)
+
+
+def _reserve(handle: int, start: int, size: int) -> None:
+    """Have a file hold so many bytes, as a write to a map that finds no room kills a process."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, start, size)
+        else:
+            os.ftruncate(handle, max(start + size, os.fstat(handle).st_size))
+    except OSError as fault:
+        raise ProtofedError(
+            f"no room for {size:,} bytes beside the run, or in shared memory: {fault.strerror}\n"
+            f"free some, or put the run on another disk with --out"
+        ) from fault
 
 
 def outline(thing: T) -> T:
@@ -71,25 +90,76 @@ def _places(shape: object) -> tuple[list[int], int]:
     return places, end
 
 
-def _mapped(handle: int) -> Tensor:
-    size = os.fstat(handle).st_size
-    return torch.frombuffer(mmap.mmap(handle, size), dtype=torch.uint8)
-
-
 def shared_handle() -> int:
     """A handle of memory that has no name: the system frees it with its last process."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("protofed")
-    with tempfile.TemporaryFile() as stream:
+    return os.memfd_create("protofed") if hasattr(os, "memfd_create") else nameless_file()
+
+
+def nameless_file(folder: Path | None = None) -> int:
+    """A handle of a file that has no name: the system frees it with its last handle and map."""
+    with tempfile.TemporaryFile(dir=folder) as stream:
         return os.dup(stream.fileno())
 
 
-def on_disk(folder: Path | None = None) -> Callable[[T], T]:
-    """What moves a tree into a nameless file of a folder; the system reads it when it is used."""
+class Slot(NamedTuple, Generic[T]):
+    """Where in its file a tree lies, how long it may be there, and its outline."""
 
-    def move(thing: T) -> T:
-        with tempfile.TemporaryFile(dir=folder) as stream:
-            arena = Arena(stream.fileno())
-            return arena.read(arena.write(thing))
+    start: int
+    size: int
+    shape: T
 
-    return move
+
+class Pile(MutableMapping[K, T]):
+    """Trees by key: in memory while there is room (bytes), the rest in one nameless file.
+
+    From the file a tree is mapped when it is asked for, and unmapped when it is let go of: a walk
+    over the pile holds one tree at a time.
+    """
+
+    def __init__(self, room: int, folder: Path | None = None):
+        self.room, self.folder = room, folder
+        self.held: dict[K, T | Slot[T]] = {}
+        self.spare: dict[K, Slot[T]] = {}  # where a key's tree lay before: it may still be in use
+        self.end, self.handle = 0, -1
+
+    def __setitem__(self, key: K, thing: T) -> None:
+        self._forget(key)
+        size = tree.nbytes(thing)
+        if size <= self.room:
+            self.room -= size
+            self.held[key] = thing
+        else:
+            self.held[key] = self._filed(key, thing)
+
+    def _forget(self, key: K) -> None:
+        old = self.held.get(key)
+        if old is not None and not isinstance(old, Slot):
+            self.room += tree.nbytes(old)
+
+    def _filed(self, key: K, thing: T) -> Slot[T]:
+        """Write a tree beside the one it replaces, whose tensors may be part of it."""
+        if self.handle < 0:
+            self.handle = nameless_file(self.folder)
+            weakref.finalize(self, os.close, self.handle)
+        _, needed = _places(thing)
+        place, before = self.spare.pop(key, None), self.held.get(key)
+        if isinstance(before, Slot):
+            self.spare[key] = before
+        if place is None or place.size < needed:
+            place = Slot(self.end, -(-needed // PAGE) * PAGE, thing)
+            self.end += place.size
+        return place._replace(shape=Arena(self.handle, place.start).write(thing))
+
+    def __getitem__(self, key: K) -> T:
+        held = self.held[key]
+        return Arena(self.handle, held.start).read(held.shape) if isinstance(held, Slot) else held
+
+    def __delitem__(self, key: K) -> None:
+        self._forget(key)
+        del self.held[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)

@@ -26,8 +26,10 @@ def attempt(
 class Engine(Protocol):
     """Carries messages to the clients and back, and holds what the clients keep private."""
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
-        """Let each addressed client train; replies in the order of `inboxes`, without lost ones."""
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: Step
+    ) -> Mapping[ClientId, Message]:
+        """Let each addressed client train; the replies, in any order and without lost ones."""
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
         """The models of some clients, or of the server, on every test set; changes no state."""

@@ -25,7 +25,7 @@ LONGEST_END = 5  # seconds that a worker has to end by itself
 class Worker:
     """One worker process."""
 
-    def __init__(self, threads: int):
+    def __init__(self) -> None:
         self.down, self.up = Arena(shared_handle()), Arena(shared_handle())
         ours, theirs = socket.socketpair()
         life, self.life = os.pipe()
@@ -33,7 +33,6 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *map(str, handles)],
             pass_fds=handles,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         )
         theirs.close()
         os.close(life)
@@ -44,14 +43,7 @@ class Worker:
         """Tell it of a federation, and wait until it knows."""
         self.link.give((setup, None))
         send_handle(self.link.connection, images.handle, self.process.pid)
-        self.take()
-
-    def take(self) -> Any:
-        """The next answer; a fault that the worker met is raised here."""
-        answer = self.link.take()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        checked(self.link.take())
 
     def end(self) -> int:
         """End the process, by force if need be; its exit code."""
@@ -67,12 +59,18 @@ class Worker:
         return code
 
 
+def checked(answer: Any) -> Any:
+    """A worker's answer; a fault that it met is raised here."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
 class Crew:
     """Workers that share a list of tasks; one that dies is replaced, and its task begun again."""
 
-    def __init__(self, count: int, threads: int = 1):
-        self.threads = threads
-        self.workers = [Worker(threads) for _ in range(count)]  # they import torch side by side
+    def __init__(self, count: int):
+        self.workers = [Worker() for _ in range(count)]  # they import torch side by side
 
     def brief(self, setup: Setup, images: Arena, tell: Callable[[str], None]) -> None:
         """Tell everyone of a federation, and whom to tell of deaths; may be done again."""
@@ -95,13 +93,13 @@ class Crew:
             for worker in [w for w in busy if w.link.connection in ready]:
                 number = busy.pop(worker)
                 try:
-                    answer = worker.take()
+                    answer = worker.link.take()
                 except (EOFError, ConnectionError):
                     self._replace(worker, tasks[number].client, last=number in died)
                     died.add(number)
                     waiting.appendleft(number)
                 else:
-                    yield number, tasks[number].take(answer, worker.up)
+                    yield number, tasks[number].take(checked(answer), worker.up)
 
     def _start(self, worker: Worker, task: Task, given: Callable[[ClientId], Given]) -> None:
         outline = worker.down.write([*given(task.client)])
@@ -120,7 +118,7 @@ class Crew:
                 f"smaller batches, or look at the system's log"
             )
         self.tell(f"{news} and was started again")
-        fresh = self.workers[self.workers.index(worker)] = Worker(self.threads)
+        fresh = self.workers[self.workers.index(worker)] = Worker()
         fresh.brief(self.setup, self.images)
 
     def end(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic
 
 import torch
 
@@ -16,12 +16,11 @@ from protofed.core.method import C, Method, S
 from protofed.core.pack import pack, unpack
 from protofed.core.site import ClientId, Dataset, Site, Step
 from protofed.core.tally import Tallies, tally
-from protofed.engines.arena import on_disk
+from protofed.engines.arena import Pile
 from protofed.engines.base import attempt
 
-T = TypeVar("T")
 CPU = torch.device("cpu")
-IN_MEMORY = 2**30  # bytes of client states, and of one exchange's replies; more goes to disk
+IN_MEMORY = 2**27  # bytes of client states, and of one exchange's replies; more goes to disk
 SHARD = 2**28  # bytes of client states in one file of a checkpoint
 
 
@@ -42,8 +41,9 @@ class LocalEngine(Generic[S, C]):
         device: torch.device = CPU,
     ):
         self.method, self.sites, self.tests, self.order = method, sites, tests or {}, order
-        self.states: dict[ClientId, C] = {}  # only of clients that have trained
-        self.on_disk, self.device = on_disk(scratch), device
+        self.scratch, self.device = scratch, device
+        self.states: MutableMapping[ClientId, C]  # only of clients that have trained
+        self.states = Pile(IN_MEMORY, scratch)
 
     def state(self, client: ClientId) -> C:
         """A client's private state; before its first training, the initial one."""
@@ -51,12 +51,18 @@ class LocalEngine(Generic[S, C]):
             return self.states[client]
         return self.method.init_client(self.sites[client])
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
-        replies: dict[ClientId, Message] = {}
-        for client in self.order(inboxes):
-            made = self._train(client, inboxes[client], step)
-            replies[client] = self._keep(client, *made, of=len(inboxes))
-        return {client: replies[client] for client in inboxes}
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: Step
+    ) -> Mapping[ClientId, Message]:
+        trained = ((c, *self._train(c, inboxes[c], step)) for c in self.order(inboxes))
+        return self._piled(trained)
+
+    def _piled(self, trained: Iterable[tuple[ClientId, Message, C]]) -> Mapping[ClientId, Message]:
+        """Take the states of clients as they come, and pile up their replies."""
+        replies: Pile[ClientId, Message] = Pile(IN_MEMORY, self.scratch)
+        for client, reply, state in trained:
+            replies[client], self.states[client] = reply, state
+        return replies
 
     def _train(self, client: ClientId, inbox: Message, step: Step) -> tuple[Message, C]:
         """A client's reply and state; on another device there is room for one client at a time."""
@@ -66,15 +72,6 @@ class LocalEngine(Generic[S, C]):
         there = site.on(self.device), tree.to(inbox, self.device), tree.to(state, self.device)
         reply, after = attempt(self.method, *there, step)
         return tree.to(reply, CPU), tree.to(after, CPU)
-
-    def _keep(self, client: ClientId, reply: Message, state: C, of: int) -> Message:
-        """Take a client's new state, and the reply as one `of` so many."""
-        self.states[client] = self._kept(state, len(self.sites))
-        return self._kept(reply, of)
-
-    def _kept(self, thing: T, of: int) -> T:
-        """A tree where it shall lie: in memory, or on disk if `of` such ones are too many."""
-        return self.on_disk(thing) if tree.nbytes(thing) * of > IN_MEMORY else thing
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
         return {
@@ -103,8 +100,7 @@ class LocalEngine(Generic[S, C]):
         return [[client for _, client in group] for _, group in groupby(cut, lambda pair: pair[0])]
 
     def load(self, folder: Path) -> None:
-        self.states = {}
+        self.states = Pile(IN_MEMORY, self.scratch)
         for file in sorted(folder.glob("clients*.safetensors")):
             shard: dict[ClientId, C] = unpack(file.read_bytes(), older=True)
-            for client, state in shard.items():
-                self.states[client] = self._kept(state, len(self.sites))
+            self.states.update(shard)

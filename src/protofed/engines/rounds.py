@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from protofed.core import tree
@@ -41,6 +41,24 @@ class Event(NamedTuple):
             "client": self.client if known else printable(str(self.client), MOST_ID),
             "reason": self.reason,
         }
+
+
+class Some(Mapping[ClientId, Message]):
+    """Some messages in an order, each fetched when it is asked for: they may lie on disk."""
+
+    def __init__(self, mail: Mail, who: Sequence[ClientId]):
+        self.mail, self.who = mail, who
+
+    def __getitem__(self, client: ClientId) -> Message:
+        if client not in self.who:
+            raise KeyError(client)
+        return self.mail[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self.who)
+
+    def __len__(self) -> int:
+        return len(self.who)
 
 
 def stop(event: Event) -> None:
@@ -88,12 +106,12 @@ def admitted(
     replies: Mapping[ClientId, Message],
     step: Step,
     note: Callable[[Event], None],
-) -> dict[ClientId, Message]:
+) -> Mail:
     """The replies that may be merged, once for each client that was asked and in this order."""
     for client in replies:
         if client not in inboxes:
             note(Event(step, client, "was not asked"))
-    good: dict[ClientId, Message] = {}
+    good: list[ClientId] = []
     for client in inboxes:
         if client not in replies:
             continue
@@ -101,8 +119,8 @@ def admitted(
         if reason := refusal(reply, expected(method, site, client, inboxes[client], step)):
             note(Event(step, client, reason, bool(getattr(reply, "fault", ""))))
         else:
-            good[client] = reply
-    return good
+            good.append(client)
+    return Some(replies, good)
 
 
 def expected(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 import threading
 import traceback
@@ -18,6 +17,8 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
 
 from protofed.core import tree
 from protofed.core.allocator import keep_memory
@@ -29,7 +30,10 @@ from protofed.engines.arena import Arena
 from protofed.engines.base import attempt
 
 T = TypeVar("T")
-COMMAND = "from protofed.engines.worker import main; main()"
+COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "from protofed.engines.worker import main; main()"
+)
 
 
 class Link:
@@ -64,6 +68,7 @@ class Setup:
     """A federation for a worker; its images are outlines, the pixels come in an arena."""
 
     method: AnyMethod
+    threads: int
     sites: Mapping[ClientId, Site]
     tests: Mapping[str, Dataset]
 
@@ -161,11 +166,12 @@ class Bench:
         """Answer whatever comes over the socket; EOFError when the parent has closed it."""
         sys.path[:] = self.link.take()  # so that a user's own method is found here too
         while True:
-            self.link.give(_faults_as_answers(self._answer))
+            asked = self.link.take()
+            self.link.give(_faults_as_answers(lambda: self._answer(*asked)))  # noqa: B023
 
-    def _answer(self) -> object:
-        wish, given = self.link.take()
+    def _answer(self, wish: Any, given: Any) -> object:
         if isinstance(wish, Setup):
+            torch.set_num_threads(wish.threads)  # variables of the environment could say otherwise
             self.desk = Desk(wish, Arena(recv_handle(self.link.connection)), self.up)
             return "ready"
         assert self.desk is not None, "briefed before any task"
@@ -177,8 +183,6 @@ def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
     """What some work gives; a fault is an answer too, with its trace as a note."""
     try:
         return work()
-    except (EOFError, ConnectionError):
-        raise
     except Exception as fault:
         trace = "".join(traceback.format_exception(fault))
         try:
@@ -199,7 +203,6 @@ def main() -> None:
     """Work with the handles that the command line names."""
     handles = Handles(*map(int, sys.argv[1:]))
     keep_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, who decides
     threading.Thread(target=_end_with_the_parent, args=(handles.life,), daemon=True).start()
     with suppress(EOFError, ConnectionError):
         Bench(handles).serve()

@@ -12,7 +12,7 @@ from typing import Any
 from protofed.core.machine import cores, free_memory
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.site import SCAN_BATCH, ClientId, Dataset, Site, Step
+from protofed.core.site import SCAN_BATCH, SERVER, ClientId, Dataset, Site, Step
 from protofed.core.tally import Tallies, joined
 from protofed.engines.arena import Arena, shared_handle
 from protofed.engines.crew import Crew
@@ -49,26 +49,33 @@ class WorkerEngine(LocalEngine[S, C]):
         tell: Callable[[str], None] = lambda news: None,
     ):
         super().__init__(method, sites, tests, scratch=scratch)
-        self.count, self.threads, self.patience, self.tell = workers, threads, patience, tell
+        clients = len(sites.keys() - {SERVER})
+        self.count, self.threads = min(workers, max(clients, 1)), threads
+        self.patience, self.tell = patience, tell
         self.crew: Crew | None = None
         self.images = Arena(shared_handle())
         self.bare = self.images.write(images_of(self.sites, self.tests))
         whole = self.images.read(self.bare)
         self.sites, self.tests = with_images(self.sites, self.tests, whole)
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
-        replies: dict[ClientId, Message] = {}
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: Step
+    ) -> Mapping[ClientId, Message]:
+        return self._piled(self._trained(inboxes, step))
+
+    def _trained(
+        self, inboxes: Mapping[ClientId, Message], step: Step
+    ) -> Iterator[tuple[ClientId, Message, C]]:
+        """Each client with its reply and its new state, as they finish."""
         waiting = sorted(inboxes, key=lambda c: (-len(self.sites[c].train), c))
         while waiting and not self._has_crew():
             client = waiting.pop(0)
             with self._patiently():
-                reply, state = self._train(client, inboxes[client], step)
-            replies[client] = self._keep(client, reply, state, of=len(inboxes))
+                made = self._train(client, inboxes[client], step)
+            yield client, *made
         tasks = [Train(client, step) for client in waiting]
         for number, (reply, state) in self._play(tasks, inboxes):
-            client = waiting[number]
-            replies[client] = self._keep(client, reply, state, of=len(inboxes))
-        return {client: replies[client] for client in inboxes}
+            yield waiting[number], reply, state
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
         if not self._has_crew():
@@ -104,7 +111,8 @@ class WorkerEngine(LocalEngine[S, C]):
             without_pixels = with_images(self.sites, self.tests, self.bare)
             self.crew = self._hire()
             try:
-                self.crew.brief(Setup(self.method, *without_pixels), self.images, self.tell)
+                setup = Setup(self.method, self.threads, *without_pixels)
+                self.crew.brief(setup, self.images, self.tell)
             except Exception as fault:  # a method typed in at a prompt cannot be sent, for one
                 self._dismiss()
                 self.count = 0
@@ -112,7 +120,7 @@ class WorkerEngine(LocalEngine[S, C]):
         return self.crew is not None
 
     def _hire(self) -> Crew:
-        return Crew(self.count, self.threads)
+        return Crew(self.count)
 
     @contextmanager
     def _patiently(self) -> Iterator[None]:
