@@ -16,9 +16,9 @@ def test_the_commands_to_type_are_told(cli: Cli) -> None:
     ended = cli("keys", "mine", "--server", "fl.example.org", "--sites", "north", "south")
     assert ended.code == 0
     for words in (
-        "at the server        protofed serve --keys mine/server",
-        "at north             protofed join --keys mine/north --data FOLDER_OF_IMAGES",
-        "at south             protofed join --keys mine/south --data FOLDER_OF_IMAGES",
+        "at the server        protofed serve --keys mine --port 8443",
+        "at north             protofed join fl.example.org:8443 --name north --keys mine/north",
+        "at south             protofed join fl.example.org:8443 --name south --keys mine/south",
         "protofed submit",
         "north: new key in mine/north",
     ):

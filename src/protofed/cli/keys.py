@@ -51,14 +51,13 @@ def keys(
 
 def _commands(made: Made) -> dict[str, str]:
     """By place, the command to type there."""
-    names = (*made.new, *made.kept)
     joins = {
-        f"at {name}": f"protofed join --keys {made.folder / name} --data FOLDER_OF_IMAGES"
-        for name in names
+        f"at {name}": f"protofed join {made.server} --name {name} --keys {made.folder / name} "
+        f"--data IMAGES"
+        for name in (*made.new, *made.kept)
     }
-    server = f"{made.folder / 'server'}"
     return {
-        "at the server": f"protofed serve --keys {server}",
+        "at the server": f"protofed serve --keys {made.folder} --port {made.server.port}",
         **joins,
-        "then, at the server": "protofed submit --spec SPEC.toml",
+        "then, at the server": "protofed submit SPEC.toml",
     }
