@@ -15,7 +15,6 @@ from protofed.core.errors import ProtofedError
 from protofed.deploy.keys import Address, address_from
 from protofed.deploy.lines import Line
 
-if TYPE_CHECKING:
 SECONDS = 10  # for a connection, and for an answer
 SOON = 14 * 86400  # seconds before its end at which a certificate is told of
 # Flower refuses signatures that are older than 300 s, or from a future of more than 5 s.
