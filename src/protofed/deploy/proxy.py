@@ -67,10 +67,10 @@ class Gate:
             check(scope)
             await self.passed(scope, receive, patient)
         except RefusedError as refused:
-            told = f"{scope['method']} {scope['raw_path'].decode('latin-1')}"
-            client = (scope.get("client") or ["somebody"])[0]
-            log.warning("%s: %s: %s", client, printable(told, 120), refused.reason)
+            note(scope, refused.reason)
             await answer(patient, refused.status, refused.reason)
+        except (TimeoutError, httpx.HTTPError) as fault:  # the server then ends the connection
+            note(scope, f"broken off: {type(fault).__name__}")
 
     async def passed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a request on piece by piece, and what Flower answers back likewise."""
@@ -92,6 +92,13 @@ class Gate:
             await send({"type": "http.response.body", "body": b""})
         finally:
             await answered.aclose()
+
+
+def note(scope: Scope, reason: str) -> None:
+    """A line in the log on a request that did not pass."""
+    told = f"{scope['method']} {scope['raw_path'].decode('latin-1')}"
+    client = (scope.get("client") or ["somebody"])[0]
+    log.warning("%s: %s: %s", client, printable(told, 120), reason)
 
 
 def check(scope: Scope) -> None:
@@ -118,20 +125,20 @@ def kept(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 async def body(receive: Receive) -> AsyncIterator[bytes]:
     """What a client sends, as it comes; too much of it, or too slowly, is refused."""
-    total, more = 0, True
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while more:
-                async with asyncio.timeout(PIECE_SECONDS):
-                    message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RefusedError(400, "hung up")
-                total, more = total + len(message["body"]), message["more_body"]
-                if total > MOST_BODY:
-                    raise RefusedError(413, f"more than {MOST_BODY} bytes")
-                yield message["body"]
-    except TimeoutError as fault:
-        raise RefusedError(408, "too slow") from fault
+    clock = asyncio.get_running_loop().time
+    total, more, end = 0, True, clock() + BODY_SECONDS
+    while more:
+        try:
+            async with asyncio.timeout_at(min(clock() + PIECE_SECONDS, end)):
+                message = await receive()
+        except TimeoutError as fault:
+            raise RefusedError(408, "too slow") from fault
+        if message["type"] == "http.disconnect":
+            raise RefusedError(400, "hung up")
+        total, more = total + len(message["body"]), message["more_body"]
+        if total > MOST_BODY:
+            raise RefusedError(413, f"more than {MOST_BODY} bytes")
+        yield message["body"]
 
 
 def within(send: Send) -> Send:
