@@ -42,6 +42,14 @@ class Guarded(NamedTuple):
     def ca(self) -> Path:
         return self.keys / "server" / "ca.crt"
 
+    def gate(self, *more: str) -> list[str]:
+        """The command that guards the inner port."""
+        server = self.keys / "server"
+        words = [sys.executable, "-m", "protofed.deploy.proxy", "--host=127.0.0.1"]
+        words += [f"--port={self.public}", f"--upstream=https://127.0.0.1:{self.inner}"]
+        words += [f"--cert={server}/server.crt", f"--key={server}/server.key", f"--ca={self.ca}"]
+        return [*words, *more]
+
     def say(self, sent: bytes, port: int | None = None, tls: bool = True) -> bytes:
         """All that comes back for some bytes, until the other side hangs up."""
         with socket.create_connection(("127.0.0.1", port or self.public), timeout=20) as plain:
@@ -123,15 +131,12 @@ def guarded(keys: Path, home: Path) -> Iterator[Guarded]:
     tls = [f"--ssl-certfile={server}/server.crt", f"--ssl-keyfile={server}/server.key"]
     link = [f"{BIN}/flower-superlink", *tls, f"--ssl-ca-certfile={made.ca}"]
     link += ["--enable-supernode-auth", "--host=127.0.0.1", f"--port={made.inner}"]
-    gate = [sys.executable, "-m", "protofed.deploy.proxy", "--host=127.0.0.1"]
-    gate += [f"--port={made.public}", f"--upstream=https://127.0.0.1:{made.inner}"]
-    gate += [f"--cert={server}/server.crt", f"--key={server}/server.key", f"--ca={made.ca}"]
     logs = home / "link.log", home / "gate.log"
     with (
         logs[0].open("wb") as first,
         logs[1].open("wb") as second,
         running(link, home / "server", first) as upstream,
-        running(gate, home / "server", second) as proxy,
+        running(made.gate(), home / "server", second) as proxy,
     ):
         await_port(made.public, proxy, logs[1])
         await_port(made.inner, upstream, logs[0])

@@ -25,7 +25,7 @@ from flwr.supernode import node_auth_http_interceptor as signing
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from protofed.deploy.keys import make
-from tests.deploy.flower import BIN, Guarded, called, free_port, running, status
+from tests.deploy.flower import BIN, Guarded, await_port, called, free_port, running
 
 
 @contextlib.contextmanager
@@ -127,19 +127,36 @@ def test_old_versions_of_tls_are_refused(federation: Guarded) -> None:
         httpx.get(url, verify=context, trust_env=False)
 
 
-def test_a_registered_site_gets_online(federation: Guarded, tmp_path: Path) -> None:
+@pytest.fixture
+def strict(federation: Guarded, tmp_path: Path) -> Iterator[Guarded]:
+    """A second gate before the same server, which lets in nobody whose key it does not have."""
+    made, log = federation._replace(public=free_port()), tmp_path / "gate.log"
+    words = made.gate(f"--sites={made.keys}/server/sites")
+    with log.open("wb") as stream, running(words, tmp_path / "gate", stream) as process:
+        await_port(made.public, process, log)
+        yield made
+
+
+def test_a_registered_site_gets_online(strict: Guarded, tmp_path: Path) -> None:
     """A real site's process, started as a site starts it, with nothing but its own folder."""
-    shutil.copytree(federation.keys / "north", tmp_path / "north")
+    shutil.copytree(strict.keys / "north", tmp_path / "north")
     node = [f"{BIN}/flower-supernode", f"--root-certificates={tmp_path}/north/ca.crt"]
     node += [f"--auth-supernode-private-key={tmp_path}/north/site.key"]
-    node += [f"--superlink=localhost:{federation.public}"]
+    node += [f"--superlink=localhost:{strict.public}"]
     node += ["--host=127.0.0.1", f"--port={free_port()}"]
     log = tmp_path / "node.log"
     with log.open("wb") as stream, running(node, tmp_path / "home", stream) as process:
         for _ in range(20):
             assert process.poll() is None, log.read_text()
-            if (found := states(federation)) == ["online"]:
+            if (found := states(strict)) == ["online"]:
                 break
             time.sleep(1)
         assert found == ["online"], log.read_text()
-    assert status(federation.say(b"GET / HTTP/1.0\r\n\r\n")) == 403
+
+
+def test_a_gate_that_knows_the_sites_refuses_others_before_their_body(strict: Guarded) -> None:
+    size = "Content-Length: 1000000"  # of which nothing is sent
+    assert strict.ask("POST", "/v1/fleet/push-object", size) == 401
+    assert strict.ask("POST", "/v1/control/list-runs", size) == 403
+    assert refused(strict, "south", "south") not in (401, 403)  # known here, not to Flower
+    assert refused(strict, "south", "north") == 401

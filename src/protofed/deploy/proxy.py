@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from protofed.core.errors import printable
+from protofed.deploy.known import Known
 from protofed.deploy.listening import listen_on
 
 FLEET = re.compile(rb"/v1/fleet/[a-z]+(?:-[a-z]+)*")  # as it was sent, so without any escape
@@ -43,28 +44,39 @@ class RefusedError(Exception):
 
 
 def serve(
-    listen: tuple[str, int], upstream: str, cert: Path, key: Path, ca: Path | None = None
+    listen: tuple[str, int],
+    upstream: str,
+    cert: Path,
+    key: Path,
+    ca: Path | None = None,
+    sites: Path | None = None,
 ) -> None:
-    """Stand at a public address until stopped; `ca` signs for an upstream of ``https://``."""
+    """Stand at a public address until stopped; `ca` signs for an upstream of ``https://``.
+
+    With a folder of the sites' public keys, nobody else gets as far as Flower.
+    """
     trust = ssl.create_default_context(cafile=str(ca)) if ca else True
     limits = httpx.Timeout(connect=10, read=120, write=PIECE_SECONDS, pool=120)
     pool = httpx.Limits(max_connections=100)
     # trust_env: a proxy that somebody set for the web has no business between us and Flower.
     client = httpx.AsyncClient(verify=trust, timeout=limits, limits=pool, trust_env=False)
-    listen_on(listen, Gate(client, upstream.rstrip("/")), cert, key)
+    gate = Gate(client, upstream.rstrip("/"), Known(sites) if sites else None)
+    listen_on(listen, gate, cert, key)
 
 
 class Gate:
     """Passes requests of sites on; everything else is answered 403 and goes no further."""
 
-    def __init__(self, client: httpx.AsyncClient, upstream: str):
-        self.client, self.upstream = client, upstream
+    def __init__(self, client: httpx.AsyncClient, upstream: str, known: Known | None):
+        self.client, self.upstream, self.known = client, upstream, known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, as ASGI hands it over."""
         patient = within(send)
         try:
             check(scope)
+            if self.known and not self.known.signed(scope["headers"]):
+                raise RefusedError(401, "not signed by a site of this federation")
             await self.passed(scope, receive, patient)
         except RefusedError as refused:
             note(scope, refused.reason)
@@ -171,9 +183,11 @@ def main() -> None:
     words.add_argument("--cert", required=True, type=Path)
     words.add_argument("--key", required=True, type=Path)
     words.add_argument("--ca", type=Path, help="who signs for the upstream")
+    words.add_argument("--sites", type=Path, help="folder of NAME.pub: nobody else gets in")
     given = words.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    serve((given.host, given.port), given.upstream, given.cert, given.key, given.ca)
+    listen = given.host, given.port
+    serve(listen, given.upstream, given.cert, given.key, given.ca, given.sites)
 
 
 if __name__ == "__main__":
