@@ -38,15 +38,17 @@ class Policy(BaseModel):
             made = method_from(method) if isinstance(method, str) else method
         except ProtofedError as fault:
             return str(fault)
-        for name in _names(made):
+        parts = list(_built_on(made))
+        names = [type(part).__name__.lower() for part in parts]
+        for name in names:
             if self.methods is not None and name not in self.methods:
                 allowed = ", ".join(self.methods) or "none"
                 return f"this site's policy does not allow {name} (allowed: {allowed})"
         if self.max_rounds is not None and rounds > self.max_rounds:
             return f"{rounds} rounds, but this site's policy allows {self.max_rounds}"
-        if made.weighs and not self.send_counts:
+        if any(part.weighs for part in parts) and not self.send_counts:
             return (
-                f"{' with '.join(_names(made))} weighs prototypes by the examples behind them, "
+                f"{' with '.join(names)} weighs prototypes by the examples behind them, "
                 f"which this site's policy keeps back (send_counts = false)"
             )
         return None
@@ -103,10 +105,10 @@ def read_policy(path: Path | None) -> Policy:
     return policy
 
 
-def _names(method: AnyMethod) -> Iterator[str]:
-    """A method's name, and those of the methods it is built on."""
-    yield type(method).__name__.lower()
+def _built_on(method: AnyMethod) -> Iterator[AnyMethod]:
+    """A method, and those it is built on; plain averaging, which all are, has no name here."""
+    yield method
     for field in fields(method):
         inner = getattr(method, field.name)
-        if isinstance(inner, Method):
-            yield from _names(inner)
+        if isinstance(inner, Method) and type(inner) is not Method:
+            yield from _built_on(inner)

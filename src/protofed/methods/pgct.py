@@ -65,10 +65,6 @@ class PGCT(Method[exchange.Wrapping, Any]):
         up, down, maybe = self.base.travels
         return Travels((*up, guide.GUIDE), (*down, guide.GUIDE), maybe)
 
-    @property
-    def weighs(self) -> bool:
-        return self.base.weighs
-
     def caution(self, net: Net) -> str:
         return self.base.caution(net)
 
