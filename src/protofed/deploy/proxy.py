@@ -26,8 +26,10 @@ FLEET = re.compile(rb"/v1/fleet/[a-z]+(?:-[a-z]+)*")  # as it was sent, so witho
 MOST_BODY = 16 << 20  # bytes; Flower cuts arrays into pieces of 5 MB
 PIECE_SECONDS, BODY_SECONDS = 30, 300  # between two pieces of a body, and for all of them
 # What concerns one connection, or could make Flower believe that somebody else is calling.
-OWN = (b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
-OWN += (b"expect", b"forwarded", b"x-real-ip", b"date", b"server")
+OWN = {
+    *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+    *(b"expect", b"forwarded", b"x-real-ip", b"date", b"server"),
+}
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -127,7 +129,7 @@ def check(scope: Scope) -> None:
 def kept(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers that go on to the other side."""
     named = [value.lower() for name, value in headers if name.lower() == b"connection"]
-    dropped = {*OWN, *(word.strip() for value in named for word in value.split(b","))}
+    dropped = OWN | {word.strip() for value in named for word in value.split(b",")}
     return [
         (name, value)
         for name, value in headers
