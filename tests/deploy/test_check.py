@@ -139,7 +139,7 @@ def test_nobody_there_or_somebody_silent(keys: Path, images: Path) -> None:
     assert "FAIL  address" in show(lines)
     assert "-> is the server running" in show(lines)
     for address in ("no such host", "nowhere.invalid"):
-        assert by_name(check(address, None, images, images))["address"] is False
+        assert by_name(check(address, keys, images, images))["address"] is False
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         closing = threading.Thread(target=hang_up, args=(held,))
@@ -187,6 +187,13 @@ def test_images_are_looked_at(keys: Path, images: Path) -> None:
     assert "fewer than 5 images of owl" in text
     assert by_name(check("localhost:1", keys, images / "none", images))["data"] is False
     assert by_name(check("localhost:1", keys, images / "owl", images))["data"] is False
+
+
+def test_keys_for_another_server_are_told(keys: Path, images: Path) -> None:
+    assert "was made for the server at localhost:8443, not for localhost:1" in show(
+        check("localhost:1", keys, images, images)
+    )
+    assert "was made for" not in show(check("localhost", keys, images, images))
 
 
 def test_a_failure_is_the_exit_code(keys: Path, images: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from protofed.deploy.keys import make
+from protofed.deploy.proxy import serve
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 HURRIED = """
@@ -105,3 +106,10 @@ def connected(gate: Guarded) -> ssl.SSLSocket:
     plain = socket.create_connection(("127.0.0.1", gate.public), timeout=20)
     context = ssl.create_default_context(cafile=str(gate.ca))
     return context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_port_that_is_taken_is_told(hurried: Guarded) -> None:
+    own = hurried.keys / "server"
+    address = "127.0.0.1", hurried.public
+    with pytest.raises(OSError, match="Address already in use"):
+        serve(address, "http://127.0.0.1:1", own / "server.crt", own / "server.key")

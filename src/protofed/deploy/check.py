@@ -14,7 +14,7 @@ from pathlib import Path
 from protofed.core.errors import ProtofedError
 from protofed.core.machine import free_memory
 from protofed.data.layout import one_domain
-from protofed.deploy.keys import address_from
+from protofed.deploy.keys import PORT
 from protofed.deploy.lines import Line, show
 from protofed.deploy.policy import Policy
 from protofed.deploy.reach import reach
@@ -34,12 +34,16 @@ def check(address: str, keys: Path | None, data: Path, home: Path) -> list[Line]
     return [*lines, *_room(home)]
 
 
-def _name(keys: Path | None) -> str:
-    """What a site's card says it is called."""
+def _card(keys: Path | None) -> dict[str, object]:
+    """What a folder of keys says of its site; nothing where it is not readable."""
     try:
-        return str(json.loads(((keys or Path()) / "site.json").read_text())["name"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return dict(json.loads(((keys or Path()) / "site.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _name(keys: Path | None) -> str:
+    return str(_card(keys).get("name", ""))
 
 
 def _key(keys: Path | None, address: str) -> Iterator[Line]:
@@ -54,6 +58,9 @@ def _key(keys: Path | None, address: str) -> Iterator[Line]:
     except OSError as problem:
         yield Line("key", False, f"{problem.filename}: {problem.strerror}", anew)
         return
+    except ImportError:
+        yield Line("key", False, "cannot be looked at", "pip install 'protofed[flower]'")
+        return
     if fault:
         yield Line("key", False, fault, anew)
     elif mode & 0o077:
@@ -61,8 +68,8 @@ def _key(keys: Path | None, address: str) -> Iterator[Line]:
         yield Line("key", False, text, f"chmod 600 {private}")
     else:
         yield Line("key", True, f"of site {_name(keys)}; the server must have it registered")
-    told = json.loads((keys / "site.json").read_text()).get("server") if _name(keys) else None
-    if told and str(told) != str(address_from(address)):
+    told = _card(keys).get("server")
+    if told and address not in (told, str(told).removesuffix(f":{PORT}")):
         yield Line("key", None, f"was made for the server at {told}, not for {address}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +20,12 @@ MOST_HEAD = 1 << 14  # bytes of a request's line and headers
 
 
 def listen_on(address: tuple[str, int], app: Callable[..., Any], cert: Path, key: Path) -> None:
-    """Serve an ASGI app with TLS until told to stop."""
+    """Serve an ASGI app with TLS until told to stop; a port that is taken is an OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(cert, key)
     config = uvicorn.Config(
         app,
-        host=address[0],
-        port=address[1],
         http=Impatient,
         ws="none",
         lifespan="off",
@@ -40,7 +39,9 @@ def listen_on(address: tuple[str, int], app: Callable[..., Any], cert: Path, key
         timeout_graceful_shutdown=5,
         h11_max_incomplete_event_size=MOST_HEAD,
     )
-    uvicorn.Server(config).run()
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.create_server(address, family=family, backlog=MOST_CONNECTIONS) as held:
+        uvicorn.Server(config).run(sockets=[held])
 
 
 class Impatient(H11Protocol):

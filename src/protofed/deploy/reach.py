@@ -47,7 +47,8 @@ def reach(text: str, keys: Path | None) -> Iterator[Line]:
         yield Line("certificate", False, told, "is this the federation's server? ask who runs it")
         return
     except (OSError, http.client.HTTPException) as fault:
-        yield Line("certificate", False, f"no answer: {fault or type(fault).__name__}", NETWORK)
+        told = f"cannot be looked at: {fault or type(fault).__name__}"
+        yield Line("certificate", False, told, f"{NETWORK} is ca.crt with the keys?")
         return
     yield from certificate(seen, address)
     yield gate(seen)
