@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
-from typer.core import TyperCommand
 
 from protofed import __version__
 from protofed.cli.compare import ablate, compare, sweep, track
+from protofed.cli.keys import keys
 from protofed.cli.listing import data_app, methods_app
+from protofed.cli.plain import Plain, Several
 from protofed.cli.plot import plot
 from protofed.cli.report import report
 from protofed.cli.reproduce import reproduce
@@ -18,14 +18,6 @@ from protofed.cli.run import run
 from protofed.cli.telling import tell
 from protofed.core.errors import ProtofedError, printable
 from protofed.core.progress import telling
-
-
-class Plain(TyperCommand):
-    """A command whose help has no backslashes: typer escapes brackets for rich, which is off."""
-
-    def get_help(self, ctx: click.Context) -> str:
-        return super().get_help(ctx).replace("\\[", "[")
-
 
 app = typer.Typer(
     name="protofed",
@@ -38,6 +30,7 @@ app = typer.Typer(
 )
 for command in (run, compare, ablate, sweep, reproduce, plot, report, track):
     app.command(cls=Plain)(command)
+app.command(cls=Several)(keys)
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")
 

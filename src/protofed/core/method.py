@@ -85,6 +85,11 @@ class Method(Generic[S, C]):
         return Travels()
 
     @property
+    def weighs(self) -> bool:
+        """Whether the counts behind prototypes change its result; then no site may hide them."""
+        return False
+
+    @property
     def needs(self) -> tuple[Need, ...]:
         """What it cannot do without; a run that lacks it is refused before it starts."""
         return ("equal nets",)

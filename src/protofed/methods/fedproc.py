@@ -51,6 +51,10 @@ class FedProc(Method[Prototyped, None]):
     def travels(self) -> Travels:
         return Travels(up=("model", "protos"), down=("model", "protos"))
 
+    @property
+    def weighs(self) -> bool:
+        return self.style == "official"
+
     def init_server(self, site: Site) -> Prototyped:
         return Prototyped(site.fresh())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -36,7 +37,10 @@ def prototypes(mode: Mode, clusters: int, site: Site, model: Model, step: Step) 
     if mode == "bootstrap":
         return resampled(z, labels, draw)
     table = clustered(z, labels, clusters, draw)
-    return table if mode == "multi" else table.uniform_mean()
+    if mode == "multi":
+        return table
+    examples = labels.unique(return_counts=True)[1]  # a site's policy asks for these, not clusters
+    return replace(table.uniform_mean(), counts=examples)
 
 
 def fullest(mode: Mode, clusters: int, site: Site) -> Prototypes:

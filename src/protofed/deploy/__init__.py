@@ -1,0 +1,1 @@
+"""A federation across machines, carried by Flower."""

@@ -1,0 +1,196 @@
+"""The one public port of a federation: TLS outside, and of Flower only what sites need.
+
+Flower serves three interfaces on one port and asks only sites for a key: whoever reaches the other
+two can start runs, which is to run code on the server and at every site. So Flower listens on
+this machine alone, and this gate passes ``POST /v1/fleet/NAME`` on to it and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from protofed.core.errors import printable
+from protofed.deploy.known import Known
+from protofed.deploy.listening import listen_on
+
+FLEET = re.compile(rb"/v1/fleet/[a-z]+(?:-[a-z]+)*")  # as it was sent, so without any escape
+MOST_BODY = 16 << 20  # bytes; Flower cuts arrays into pieces of 5 MB
+PIECE_SECONDS, BODY_SECONDS = 30, 300  # between two pieces of a body, and for all of them
+# What concerns one connection, or could make Flower believe that somebody else is calling.
+OWN = {
+    *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+    *(b"expect", b"forwarded", b"x-real-ip", b"date", b"server"),
+}
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+log = logging.getLogger("protofed.gate")
+
+
+class RefusedError(Exception):
+    """A request that ends here, with its status and the reason."""
+
+    def __init__(self, status: int, reason: str):
+        super().__init__(status, reason)
+        self.status, self.reason = status, reason
+
+
+def serve(
+    listen: tuple[str, int],
+    upstream: str,
+    cert: Path,
+    key: Path,
+    ca: Path | None = None,
+    sites: Path | None = None,
+) -> None:
+    """Stand at a public address until stopped; `ca` signs for an upstream of ``https://``.
+
+    With a folder of the sites' public keys, nobody else gets as far as Flower.
+    """
+    trust = ssl.create_default_context(cafile=str(ca)) if ca else True
+    limits = httpx.Timeout(connect=10, read=120, write=PIECE_SECONDS, pool=120)
+    pool = httpx.Limits(max_connections=100)
+    # trust_env: a proxy that somebody set for the web has no business between us and Flower.
+    client = httpx.AsyncClient(verify=trust, timeout=limits, limits=pool, trust_env=False)
+    gate = Gate(client, upstream.rstrip("/"), Known(sites) if sites else None)
+    listen_on(listen, gate, cert, key)
+
+
+class Gate:
+    """Passes requests of sites on; everything else is answered 403 and goes no further."""
+
+    def __init__(self, client: httpx.AsyncClient, upstream: str, known: Known | None):
+        self.client, self.upstream, self.known = client, upstream, known
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, as ASGI hands it over."""
+        patient = within(send)
+        try:
+            check(scope)
+            if self.known and not self.known.signed(scope["headers"]):
+                raise RefusedError(401, "not signed by a site of this federation")
+            await self.passed(scope, receive, patient)
+        except RefusedError as refused:
+            note(scope, refused.reason)
+            await answer(patient, refused.status, refused.reason)
+        except (TimeoutError, httpx.HTTPError) as fault:  # the server then ends the connection
+            note(scope, f"broken off: {type(fault).__name__}")
+
+    async def passed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send a request on piece by piece, and what Flower answers back likewise."""
+        asked = self.client.build_request(
+            "POST",
+            self.upstream + scope["raw_path"].decode("ascii"),
+            content=body(receive),
+            headers=kept(scope["headers"]),
+        )
+        try:
+            answered = await self.client.send(asked, stream=True)
+        except httpx.HTTPError as fault:
+            raise RefusedError(502, f"Flower's server: {type(fault).__name__}") from fault
+        try:
+            head = {"type": "http.response.start", "status": answered.status_code}
+            await send({**head, "headers": kept(answered.headers.raw)})
+            async for piece in answered.aiter_raw():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await answered.aclose()
+
+
+def note(scope: Scope, reason: str) -> None:
+    """A line in the log on a request that did not pass."""
+    told = f"{scope['method']} {scope['raw_path'].decode('latin-1')}"
+    client = (scope.get("client") or ["somebody"])[0]
+    log.warning("%s: %s: %s", client, printable(told, 120), reason)
+
+
+def check(scope: Scope) -> None:
+    """Refuse a request that must not reach Flower."""
+    if scope["type"] != "http" or scope["method"] != "POST":
+        raise RefusedError(403, "only POST is passed on")
+    if not FLEET.fullmatch(scope["raw_path"]) or scope["query_string"]:
+        raise RefusedError(403, "only what sites need is passed on")
+    sizes = [int(value) for name, value in scope["headers"] if name == b"content-length"]
+    if any(size > MOST_BODY for size in sizes):  # the server has seen that these are numbers
+        raise RefusedError(413, f"more than {MOST_BODY} bytes")
+
+
+def kept(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers that go on to the other side."""
+    named = [value.lower() for name, value in headers if name.lower() == b"connection"]
+    dropped = OWN | {word.strip() for value in named for word in value.split(b",")}
+    return [
+        (name, value)
+        for name, value in headers
+        if name.lower() not in dropped and not name.lower().startswith(b"x-forwarded-")
+    ]
+
+
+async def body(receive: Receive) -> AsyncIterator[bytes]:
+    """What a client sends, as it comes; too much of it, or too slowly, is refused."""
+    clock = asyncio.get_running_loop().time
+    total, more, end = 0, True, clock() + BODY_SECONDS
+    while more:
+        try:
+            async with asyncio.timeout_at(min(clock() + PIECE_SECONDS, end)):
+                message = await receive()
+        except TimeoutError as fault:
+            raise RefusedError(408, "too slow") from fault
+        if message["type"] == "http.disconnect":
+            raise RefusedError(400, "hung up")
+        total, more = total + len(message["body"]), message["more_body"]
+        if total > MOST_BODY:
+            raise RefusedError(413, f"more than {MOST_BODY} bytes")
+        yield message["body"]
+
+
+def within(send: Send) -> Send:
+    """A way to answer that gives up on a client that does not read."""
+
+    async def patient(message: MutableMapping[str, Any]) -> None:
+        async with asyncio.timeout(PIECE_SECONDS):
+            await send(message)
+
+    return patient
+
+
+async def answer(send: Send, status: int, reason: str) -> None:
+    """A line of text, after which the connection ends: what is left of a body is not read."""
+    text = f"{reason}\n".encode()
+    headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+    size = (b"content-length", str(len(text)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, size]})
+    await send({"type": "http.response.body", "body": text})
+
+
+def main() -> None:
+    """``python -m protofed.deploy.proxy``."""
+    words = argparse.ArgumentParser(prog="python -m protofed.deploy.proxy", description=__doc__)
+    words.add_argument("--host", required=True, help="address to listen on")
+    words.add_argument("--port", required=True, type=int)
+    words.add_argument(
+        "--upstream", required=True, help="Flower's server, e.g. https://127.0.0.1:1"
+    )
+    words.add_argument("--cert", required=True, type=Path)
+    words.add_argument("--key", required=True, type=Path)
+    words.add_argument("--ca", type=Path, help="who signs for the upstream")
+    words.add_argument("--sites", type=Path, help="folder of NAME.pub: nobody else gets in")
+    given = words.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    listen = given.host, given.port
+    serve(listen, given.upstream, given.cert, given.key, given.ca, given.sites)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""`join --check` against a real guarded server, and against servers that should not be joined."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import typer
+from PIL import Image
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+
+from protofed.cli.checking import run_check
+from protofed.deploy.check import Line, check, show
+from protofed.deploy.keys import make
+from tests.deploy.flower import Guarded, free_port
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    for label, number in (("cat", 6), ("dog", 5)):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for each in range(number):
+            Image.new("RGB", (8, 8)).save(tmp_path / "images" / label / f"{each}.png")
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    make(tmp_path / "keys", "localhost", ["north"])
+    return tmp_path / "keys" / "north"
+
+
+@contextmanager
+def answering(keys: Path | None, status: int = 403, date: float | None = None) -> Iterator[str]:
+    """A server with the federation's certificate that answers as told; its address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(status)
+            self.send_header("Date", formatdate(time.time() if date is None else date, usegmt=True))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    if keys:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        home = keys.parent / "server"
+        context.load_cert_chain(home / "server.crt", home / "server.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"localhost:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def by_name(lines: list[Line]) -> dict[str, bool | None]:
+    """The worst that is said of each thing."""
+    found: dict[str, bool | None] = {}
+    for line in lines:
+        found[line.name] = min((found.get(line.name, True), line.ok), key=[False, None, True].index)
+    return found
+
+
+def test_all_is_well_at_a_registered_site(
+    federation: Guarded, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, address = federation.keys / "north", f"localhost:{federation.public}"
+    lines = check(address, site, images, tmp_path / "home")
+    assert [line for line in lines if line.ok is False] == []
+    told = {line.name: line.text for line in lines if line.ok}
+    assert told["certificate"].startswith("by our authority, for localhost, until 20")
+    assert told["gate"] == "closed to all but sites"
+    assert told["data"] == "11 images of 2 classes"
+    assert "flwr 1.41." in told["versions"]
+    assert {"address", "clock", "key", "disk", "memory", "write"} <= told.keys()
+    assert not (tmp_path / "home").exists()
+    with pytest.raises(typer.Exit) as ended:
+        run_check(address, site, images, tmp_path / "home", as_json=True)
+    assert ended.value.exit_code == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == [line.name for line in lines]
+
+
+def test_an_open_flower_port_is_not_to_be_joined(federation: Guarded, images: Path) -> None:
+    lines = check(f"localhost:{federation.inner}", federation.keys / "north", images, images)
+    assert by_name(lines)["gate"] is False
+    assert "all of Flower stands open" in show(lines)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "right"), [(0, True), (3, True), (30, False), (-200, True), (-330, False)]
+)
+def test_the_clock_is_held_against_the_servers(
+    keys: Path, images: Path, ahead: float, right: bool
+) -> None:
+    with answering(keys, date=time.time() - ahead) as address:
+        assert by_name(check(address, keys, images, images))["clock"] is right
+
+
+def test_a_server_of_another_authority_is_told(keys: Path, images: Path, tmp_path: Path) -> None:
+    make(tmp_path / "foreign", "localhost", ["north"])
+    with answering(tmp_path / "foreign" / "north") as address:
+        lines = check(address, keys, images, images)
+    assert by_name(lines)["certificate"] is False
+    assert "clock" not in by_name(lines)
+
+
+def test_a_certificate_that_ends_soon_is_told(images: Path, tmp_path: Path) -> None:
+    make(tmp_path / "short", "localhost", ["north"], days=3)
+    site = tmp_path / "short" / "north"
+    with answering(site) as address:
+        assert by_name(check(address, site, images, images))["certificate"] is None
+
+
+def test_without_keys_only_this_machine_will_do(images: Path) -> None:
+    with answering(None) as address:
+        found = by_name(check(address, None, images, images))
+    assert (found["address"], found["certificate"], found["key"]) == (True, None, None)
+
+
+def test_nobody_there_or_somebody_silent(keys: Path, images: Path) -> None:
+    lines = check(f"localhost:{free_port()}", keys, images, images)
+    assert by_name(lines)["address"] is False
+    assert "FAIL  address" in show(lines)
+    assert "-> is the server running" in show(lines)
+    for address in ("no such host", "nowhere.invalid"):
+        assert by_name(check(address, keys, images, images))["address"] is False
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        closing = threading.Thread(target=hang_up, args=(held,))
+        closing.start()
+        found = by_name(check(f"localhost:{port}", keys, images, images))
+        closing.join()
+    assert (found["address"], found["certificate"]) == (True, False)
+
+
+def hang_up(held: socket.socket) -> None:
+    for _ in range(2):
+        held.accept()[0].close()
+
+
+def test_a_key_that_others_can_read_fails(keys: Path, images: Path) -> None:
+    (keys / "site.key").chmod(0o644)
+    lines = check("localhost:1", keys, images, images)
+    assert by_name(lines)["key"] is False
+    assert f"-> chmod 600 {keys / 'site.key'}" in show(lines)
+
+
+@pytest.mark.parametrize("file", ["site.key", "site.pub", "site.json"])
+@pytest.mark.parametrize("how", ["missing", "empty", "other"])
+def test_a_folder_of_keys_that_is_not_whole_fails(
+    keys: Path, images: Path, tmp_path: Path, file: str, how: str
+) -> None:
+    if how == "other" and file != "site.json":
+        make(tmp_path / "foreign", "localhost", ["north"])
+        shutil.copy(tmp_path / "foreign" / "north" / file, keys / file)
+    elif how == "missing":
+        (keys / file).unlink()
+    else:
+        (keys / file).write_text("" if how == "empty" else "[]")
+    assert by_name(check("localhost:1", keys, images, images))["key"] is False
+
+
+def test_images_are_looked_at(keys: Path, images: Path) -> None:
+    (images / "cat" / "notes.txt").write_text("?")
+    (images / "owl").mkdir()
+    Image.new("RGB", (8, 8)).save(images / "owl" / "1.png")
+    lines = check("localhost:1", keys, images, images)
+    assert by_name(lines)["data"] is None
+    text = show(lines)
+    assert "12 images of 3 classes; not readable: cat/notes.txt" in text
+    assert "fewer than 5 images of owl" in text
+    assert by_name(check("localhost:1", keys, images / "none", images))["data"] is False
+    assert by_name(check("localhost:1", keys, images / "owl", images))["data"] is False
+
+
+def test_keys_for_another_server_are_told(keys: Path, images: Path) -> None:
+    assert "was made for the server at localhost:8443, not for localhost:1" in show(
+        check("localhost:1", keys, images, images)
+    )
+    assert "was made for" not in show(check("localhost", keys, images, images))
+
+
+def test_a_failure_is_the_exit_code(keys: Path, images: Path) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        run_check(f"localhost:{free_port()}", keys, images, images)
+    assert ended.value.exit_code == 1
