@@ -54,9 +54,9 @@ def against_peers(name: str, plan: Plan, repeats: int) -> dict[str, Any]:
     return found
 
 
-def fpl(plan: Plan) -> dict[str, Any]:
+def fpl(name: str, plan: Plan) -> dict[str, Any]:
     """FPL against FedAvg, both ours; FPL has no prototypes before its second round."""
-    work = plan.work("w1")
+    work = plan.work(name)
     orders = {
         "ours": Order("ours", work, workers=plan.workers),
         "fpl": Order("ours", work, method="fpl", workers=plan.workers),
@@ -79,11 +79,13 @@ PARTS: dict[str, Part] = {
     "scoring": lambda plan: pieces.scoring(plan.repeats, 512 if plan.quick else 4096),
     "evaluation": lambda plan: pieces.share_of_scoring(3 if plan.quick else None),
     "w1": lambda plan: against_peers("w1", plan, plan.repeats),
+    "w1-lsa": lambda plan: against_peers("w1-lsa", plan, plan.repeats),
     "w2": lambda plan: against_peers("w2", plan, plan.repeats),
     "w3": lambda plan: against_peers("w3", plan, plan.repeats),
     "many": lambda plan: against_peers("many", plan, 1),
     "memory": memory,
-    "fpl": fpl,
+    "fpl": lambda plan: fpl("w1", plan),
+    "fpl-long": lambda plan: fpl("w1-long", plan),
 }
 
 

@@ -104,6 +104,7 @@ def serve(
     server_site, sites = make_sites(work)
     server = chosen.init_server(server_site)
     with engine(chosen, sites, workers) as made:
+        del sites  # the engine has them, in shared memory
         for number in rounds:
             heard: list[Message] = []
 

@@ -48,11 +48,14 @@ def _rounds(part: str, plain: float | None, flower: float | None) -> list[Goal]:
 
 GOALS = [
     *_rounds("w1", 2.0, 2.0),
+    *_rounds("w1-lsa", None, None),
     *_rounds("w2", None, None),
     *_rounds("w3", None, 2.2),
     Goal("w1: share of the peak", ("w1", "share"), "%", least=0.65),
+    Goal("w1-lsa: share of the peak", ("w1-lsa", "share"), "%"),
     Goal("w2: share of the peak", ("w2", "share"), "%", least=0.70),
-    Goal("FPL's round by FedAvg's", ("fpl", "ratios", "fpl"), "x", most=1.05),
+    Goal("FPL's round by FedAvg's, 5 epochs", ("fpl", "ratios", "fpl"), "x", most=1.05),
+    Goal("FPL's round by FedAvg's, 10 epochs", ("fpl-long", "ratios", "fpl"), "x"),
     Goal("w3: memory, one process", ("memory", "systems", "ours", "process_mb"), "GB", most=0.6),
     Goal("many: memory, all processes", ("many", "systems", "ours", "tree_mb"), "GB", most=1.5),
     Goal("scoring and checkpoints in a run", ("evaluation", "share"), "%", most=0.15),

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from protofed.core.model import ImageShape, Net
 from protofed.core.rng import rng, stream
@@ -15,6 +15,7 @@ from protofed.core.training import Training
 from protofed.nets import build
 
 CLASSES, SIDE, CHANNELS, PAD = 10, 32, 3, 4
+SMALL_CNN = "small-cnn"  # two 5x5 convolutions without padding, three linear layers, 1.14 M weights
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -67,20 +68,33 @@ class Workload:
         )
 
 
+UNEQUAL = (64, 128, 165, 201, 256, 300, 358, 440, 540, 700)
 WORKLOADS = {
     work.name: work
     for work in (
-        Workload("w1", "lsa-cnn", (64, 128, 165, 201, 256, 300, 358, 440, 540, 700), 5, 64),
+        Workload("w1", SMALL_CNN, UNEQUAL, 5, 64),
+        Workload("w1-lsa", "lsa-cnn", UNEQUAL, 5, 64),  # more than twice the arithmetic
+        Workload("w1-long", SMALL_CNN, UNEQUAL, 10, 64),  # as FPL's paper trains
         Workload("w2", "resnet10", (32, 64) * 10, 1, 64),
-        Workload("w3", "lsa-cnn", (250,) * 200, 5, 50, share=0.1),
-        Workload("many", "lsa-cnn", (50,) * 1000, 1, 50, share=0.1),
+        Workload("w3", SMALL_CNN, (50,) * 200, 5, 50, share=0.1),
+        Workload("many", SMALL_CNN, (50,) * 1000, 1, 50, share=0.1),
     )
 }
 
 
 def make_net(work: Workload) -> Net:
     """The net that every system begins with."""
-    return build(work.net, CLASSES, ImageShape(CHANNELS, SIDE), seed=0)
+    if work.net != SMALL_CNN:
+        return build(work.net, CLASSES, ImageShape(CHANNELS, SIDE), seed=0)
+    with torch.random.fork_rng():
+        torch.manual_seed(stream("benchmark", SMALL_CNN))
+        encoder = nn.Sequential(
+            *(nn.Conv2d(CHANNELS, 32, 5), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 5), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(64 * 5 * 5, 512), nn.ReLU()),
+        )
+        neck = nn.Sequential(nn.Linear(512, 512), nn.ReLU())
+        return Net(encoder, neck, nn.Linear(512, CLASSES), 512)
 
 
 def make_images(work: Workload, client: int) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from benchmarks import peak, report
 from benchmarks.__main__ import PARTS, parser
 from benchmarks.measure import ratios
 from benchmarks.report import Goal
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, make_net
 
 
 def kept() -> dict[str, Any]:
@@ -66,7 +66,13 @@ def test_the_operations_of_a_sample_are_those_of_the_layers() -> None:
     conv1 = 2 * 3 * 32 * 25 * 32**2
     conv2 = 2 * 32 * 64 * 25 * 16**2
     linear = 2 * (64 * 8 * 8 * 512 + 512 * 128 + 128 * 10)
+    assert peak.flops_of_sample(WORKLOADS["w1-lsa"]) == 2 * conv1 + 3 * (conv2 + linear)
+    conv1 = 2 * 3 * 32 * 25 * 28**2
+    conv2 = 2 * 32 * 64 * 25 * 10**2
+    linear = 2 * (64 * 5 * 5 * 512 + 512 * 512 + 512 * 10)
     assert peak.flops_of_sample(WORKLOADS["w1"]) == 2 * conv1 + 3 * (conv2 + linear)
+    weights = sum(leaf.numel() for leaf in make_net(WORKLOADS["w1"]).parameters())
+    assert round(weights / 1e6, 2) == 1.14
 
 
 def test_the_peak_is_a_speed() -> None:

@@ -85,7 +85,7 @@ def test_w1_is_the_stated_work() -> None:
     w1 = WORKLOADS["w1"]
     assert sum(w1.sizes) == 3152
     assert w1.expected() == (5 * sum(-(-n // 64) for n in w1.sizes), 5 * 3152)
-    assert WORKLOADS["w3"].expected() == (20 * 5 * 5, 20 * 250 * 5)
+    assert WORKLOADS["w3"].expected() == (20 * 5, 20 * 50 * 5)
     assert all(len(work.chosen(3)) == work.participants for work in WORKLOADS.values())
 
 
