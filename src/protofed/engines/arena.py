@@ -45,7 +45,7 @@ class Arena:
         places, end = _places(shape)
         if end > len(self.memory):
             if grow:
-                os.ftruncate(self.handle, end)
+                _grow(self.handle, end)
             self.memory = _mapped(self.handle)  # the old map goes with the last view of it
         starts = iter(places)
 
@@ -69,6 +69,14 @@ def _places(shape: object) -> tuple[list[int], int]:
         places.append(end)
         end += -(-leaf.numel() * leaf.element_size() // ALIGN) * ALIGN
     return places, end
+
+
+def _grow(handle: int, size: int) -> None:
+    """Make a file longer, with room for it: a full disk must fail here, not kill a later write."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, size)
+    else:
+        os.ftruncate(handle, size)
 
 
 def _mapped(handle: int) -> Tensor:
