@@ -89,9 +89,14 @@ def drop_folder(path: Path) -> None:
         shutil.rmtree(doomed)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether a name is one that something has only until it is finished."""
+    return path.name.startswith(".") and path.name.endswith(UNFINISHED)
+
+
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed did not finish; only for who has the folder alone."""
-    for left in folder.glob(f".*{UNFINISHED}"):
+    for left in filter(is_unfinished, folder.iterdir()):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
         else:

@@ -178,7 +178,7 @@ class RunDir:
 
 def _is_free(path: Path) -> bool:
     """Whether a run may begin here: nothing is there, but for a spec that a kill left half."""
-    return path.is_dir() and all(file.name.endswith(disk.UNFINISHED) for file in path.iterdir())
+    return path.is_dir() and all(map(disk.is_unfinished, path.iterdir()))
 
 
 def _raw_lines(file: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
