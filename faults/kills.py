@@ -16,20 +16,21 @@ from benchmarks.processes import tree
 from faults import forks
 from faults.work import METHODS, Unbroken, Work, damage, differences, figures, unbroken
 
-CHAIN = 4  # kills of one run, one after the other, before it may end
+CHAIN, SHORT_CHAIN = 4, 1  # kills of one run, one after the other, before it may end
 PATIENCE = 20.0  # seconds for workers to notice that their parent is gone
 
 
 def kills(folder: Path, quick: bool) -> dict[str, Any]:
     """Runs killed some times and gone on with, alternately by `run` and `resume`."""
-    alone, several = (len(METHODS), 1) if quick else (38, 12)  # runs; those with workers are slow
+    alone, several = (len(METHODS), 1) if quick else (42, 8)  # runs; those with workers are slow
     cases = [Work(METHODS[i % len(METHODS)]) for i in range(alone)]
     cases += [Work(METHODS[i % len(METHODS)], workers=2) for i in range(several)]
     whole = {name: unbroken(Work(name), folder / name) for name in METHODS}
+    often = SHORT_CHAIN if quick else CHAIN
     slower = unbroken(Work("fedavg", workers=2), folder / "slower").seconds
     found = forks.spread(
         list(enumerate(cases)),
-        lambda case, own: chain(case[1], own, whole[case[1].method], slower, seed=case[0]),
+        lambda case, own: chain(case[1], own, whole[case[1].method], slower, case[0], often),
         folder / "chains",
     )
     return {
@@ -42,15 +43,17 @@ def kills(folder: Path, quick: bool) -> dict[str, Any]:
     }
 
 
-def chain(work: Work, own: Path, whole: Unbroken, slower: float, seed: int) -> dict[str, Any]:
-    """Kill a run at random moments until it was killed often enough; then let it end.
+def chain(
+    work: Work, own: Path, whole: Unbroken, slower: float, seed: int, often: int
+) -> dict[str, Any]:
+    """Kill a run at random moments until it was killed `often`; then let it end.
 
     What it ends with is compared with a run in one process, also where it has workers.
     """
     draw, run, log = random.Random(seed), own / "run", own / "log"
     longest = whole.seconds + (slower if work.workers else 0)
     made, unfinished, failures = 0, 0, []
-    while made < CHAIN:
+    while made < often:
         words = work.again(run) if made % 2 and (run / "spec.json").exists() else work.words(run)
         child = forks.start(words, log)
         time.sleep(draw.uniform(0, longest))
@@ -94,7 +97,7 @@ def alive(pid: int) -> bool:
 
 def worker(folder: Path, quick: bool) -> dict[str, Any]:
     """One of two workers killed in the middle of a run."""
-    work = Work("scaffold", workers=2, rounds=40)
+    work = Work("scaffold", workers=2, rounds=8)
     whole = unbroken(work._replace(workers=0), folder / "whole")
     found = forks.spread(
         range(1 if quick else 6), lambda n, own: one_worker(work, own, whole, n), folder / "cases"
@@ -117,6 +120,8 @@ def one_worker(work: Work, own: Path, whole: Unbroken, number: int) -> list[str]
     failures = [f"other {name}" for name in differences(run, whole.folder, work.rounds)]
     if len(below) != work.workers:
         failures.append(f"{len(below)} workers were there")
-    if code or not re.search(r"client \d: its worker process died \(SIGKILL\) and was", told):
+    if code or not re.search(
+        r"(client \d|the server): its worker process died \(SIGKILL\) and was", told
+    ):
         failures.append(f"ended with {code}, telling {told[-300:]}")
     return failures

@@ -30,7 +30,7 @@ def steps(folder: Path, quick: bool) -> dict[str, Any]:
     """Every step of a run, with every fault that can happen at it."""
     whole = unbroken(WORK, folder / "whole", keep=True).folder
     names = counted(folder / "counted")
-    every = range(1, len(names) + 1, 9 if quick else 1)
+    every = range(1, len(names) + 1, 13 if quick else 1)
     cases = [Fault(kind, step) for step in every for kind in ("error", "kill")]
     cases += [Fault("torn", step) for step in every if names[step - 1] == "write"]
     found = forks.spread(cases, lambda fault, own: one(fault, own, whole), folder / "cases")
