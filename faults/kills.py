@@ -17,6 +17,7 @@ from faults import forks
 from faults.work import METHODS, Unbroken, Work, damage, differences, figures, unbroken
 
 CHAIN, SHORT_CHAIN = 4, 1  # kills of one run, one after the other, before it may end
+TOLD = re.compile(r"(client \d|the server): its worker process died \(SIGKILL\) and was")
 PATIENCE = 20.0  # seconds for workers to notice that their parent is gone
 
 
