@@ -68,7 +68,7 @@ class Incidents:
         if not lines:
             return []
         bad = sum("checkpoint" in line for line in lines)
-        lost = sum(line.get("client", bad) is None for line in lines)
+        lost = sum(line["client"] is None for line in lines if "client" in line)
         told = f"{len(lines) - lost - bad} replies were refused and {lost} rounds failed"
         if bad:
             told = f"{bad} checkpoints were damaged, {told}"
