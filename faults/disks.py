@@ -43,13 +43,14 @@ def mounted(place: Path, size: int) -> Iterator[bool]:
 def full(folder: Path, quick: bool) -> dict[str, Any]:
     """A disk that is full after the first rounds, in several sizes; then there is room again."""
     whole = unbroken(WORK, folder / "whole").folder
-    size = sum(f.stat().st_size for f in (whole / "checkpoints").rglob("*") if f.is_file()) // 2
+    files = [file.stat().st_size for file in (whole / "checkpoints").glob("*/*")]
+    size = sum(files) // 2
     shares = (1.5, 2.5) if quick else (0.001, 0.5, 1.2, 1.5, 1.8, 2.2, 2.5, 2.8)  # of a checkpoint
     found = []
     for number, share in enumerate(shares):
         place, run = folder / f"small-{number}", folder / f"larger-{number}" / "run"
         with mounted(place, int(share * size)) as able:
-            limit = int(min(share, 0.9) * size)
+            limit = int(share / 3 * max(files))  # without a mount: of the largest file
             prepare = forks.nothing if able else partial(at_most, limit)
             hit = forks.call(WORK.words(place / "run"), folder / "log", prepare)
             failures = refused(hit, place / "run", whole, f"{share} checkpoints")

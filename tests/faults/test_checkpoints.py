@@ -101,9 +101,9 @@ def test_no_letter_of_a_manifest_may_change(old: bytes, broken: Broken) -> None:
 def test_scores_that_were_changed_are_made_again(broken: Broken) -> None:
     experiment, place, scores = broken
     first, second, third = scores.splitlines(keepends=True)
-    digit = second.rindex(b"mean") + 7
-    wrong = bytes([second[digit] ^ 1])  # another digit: still JSON
-    place.scores.write_bytes(first + second[:digit] + wrong + second[digit + 1 :] + third)
+    content = json.loads(second)
+    wrong = json.dumps({**content, "mean": content["mean"] + 1}).encode() + b"\n"
+    place.scores.write_bytes(first + wrong + third)
     assert len(place.lines(place.scores)) == 3
     told = notices(experiment, place)
     assert "scores.jsonl is not as it was then" in told[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,8 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
 def test_large_content_is_written_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = disk.os.write
-    monkeypatch.setattr(disk.os, "write", lambda handle, left: real(handle, left[:7]))
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, left: real(handle, left[:7]))
     disk.append(tmp_path / "a", b"0123456789" * 10)
     disk.append(tmp_path / "a", b"!")
     assert (tmp_path / "a").read_bytes() == b"0123456789" * 10 + b"!"
