@@ -5,7 +5,7 @@ READY := .venv/.ready
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench format clean
+.PHONY: help setup demo test check bench faults format clean
 
 help:  ## list these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -36,6 +36,10 @@ bench: $(READY)  ## measure against a plain loop and Flower (idle machine, most 
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks --docs
+
+faults: $(READY)  ## kill, starve and damage runs, and count what is lost (ten minutes)
+	$(BIN)/python -m faults
+	$(BIN)/python -m faults --docs
 
 format: $(READY)  ## bring the code into shape
 	$(BIN)/ruff format .

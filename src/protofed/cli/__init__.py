@@ -14,9 +14,11 @@ from protofed.cli.plain import Plain, Several
 from protofed.cli.plot import plot
 from protofed.cli.report import report
 from protofed.cli.reproduce import reproduce
+from protofed.cli.resume import resume
 from protofed.cli.run import run
 from protofed.cli.telling import tell
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.memory import memory_for
 from protofed.core.progress import telling
 
 app = typer.Typer(
@@ -28,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-for command in (run, compare, ablate, sweep, reproduce, plot, report, track):
+for command in (run, resume, compare, ablate, sweep, reproduce, plot, report, track):
     app.command(cls=Plain)(command)
 app.command(cls=Several)(keys)
 app.add_typer(methods_app, name="methods")
@@ -54,7 +56,8 @@ def main() -> None:
     """Run the command line; what the user can mend ends as a few lines and exit code 2."""
     telling.set(tell)
     try:
-        app()
+        with memory_for("protofed"):
+            app()
     except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours
         for line in f"error: {fault}".split("\n"):  # names in it may come from anywhere
             print(printable(line), file=sys.stderr)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from protofed.experiment.spec import Experiment
 
 MOST_WORKERS = 256
+WORKERS = typer.Option(
+    "--workers", help="Processes that share the clients, 0 for none; the scores stay equal."
+)
 
 
 def run(
@@ -49,10 +52,7 @@ def run(
     keep: Annotated[
         str, typer.Option(help="Rounds whose models stay on disk for figures, e.g. 1,10,40.")
     ] = "",
-    workers: Annotated[
-        str,
-        typer.Option(help="Processes that share the clients, 0 for none; the scores stay equal."),
-    ] = "auto",
+    workers: Annotated[str, WORKERS] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train one federation and score it on every domain.
@@ -76,11 +76,16 @@ def run(
         _each(spec, assignments or [], given, as_json)
         return
     experiment = _experiment(spec, assignments or [], given)
-    from protofed.cli.show import print_result
     from protofed.experiment.runner import default_folder
 
     place = out or default_folder(experiment)
-    result = _watched(experiment, place, again, _rounds(keep), how_many(workers))
+    show(watched(experiment, place, again, _rounds(keep), how_many(workers)), as_json)
+
+
+def show(result: Result, as_json: bool) -> None:
+    """The result on stdout."""
+    from protofed.cli.show import print_result
+
     if as_json:
         typer.echo(json.dumps(result.plain(), indent=2))
     else:
@@ -155,7 +160,7 @@ def how_many(words: str) -> Workers:
     return "auto"
 
 
-def _watched(
+def watched(
     experiment: Experiment, folder: Path, again: bool, keep: set[int], workers: Workers
 ) -> Result:
     """Run with progress on stderr, or read what is finished; Ctrl-C says how to go on."""

@@ -1,21 +1,51 @@
-"""Writing so that a reader finds the old file or the new one, never half of one."""
+"""Writing so that a reader finds the old file or the new one, never half of one.
+
+What changes the disk goes through `write`, `sync` and `replace`: `make faults` lets each call of
+them fail in turn. What is not finished ends in `UNFINISHED`, and nobody reads it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+UNFINISHED = ".tmp"
+
+
+def write(handle: int, content: bytes) -> None:
+    """All of some bytes into an open file."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
+def sync(handle: int) -> None:
+    """Wait until what was written lies on the disk."""
+    os.fsync(handle)
+
+
+def replace(old: Path, new: Path) -> None:
+    """Rename in one step; a file under the new name is gone in the same step."""
+    os.replace(old, new)
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file in one step: temporary file, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    try:
+        with temporary.open("wb", buffering=0) as stream:
+            write(stream.fileno(), content)
+            sync(stream.fileno())
+        replace(temporary, path)
+    except BaseException:  # a full disk has no room for what cannot be finished
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     sync_folder(path.parent)
 
 
@@ -24,11 +54,60 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
+def append(path: Path, content: bytes) -> None:
+    """Add to a file, and see it on the disk; a crash may leave the first part of `content`."""
+    is_new = not path.exists()
+    with path.open("ab", buffering=0) as stream:
+        write(stream.fileno(), content)
+        sync(stream.fileno())
+    if is_new:
+        sync_folder(path.parent)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to write files into; it gets its name when they are all there, or never."""
+    made = path.with_name(f".{path.name}{UNFINISHED}")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    try:
+        yield made
+        drop_folder(path)
+        replace(made, path)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def drop_folder(path: Path) -> None:
+    """Remove a folder, if there is one: whole in one step, then piece by piece."""
+    if path.exists():
+        doomed = path.with_name(f".{path.name}.old{UNFINISHED}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        replace(path, doomed)
+        shutil.rmtree(doomed)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a name is one that something has only until it is finished."""
+    return path.name.startswith(".") and path.name.endswith(UNFINISHED)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed did not finish; only for who has the folder alone."""
+    for left in filter(is_unfinished, folder.iterdir()):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename or a new file in a folder outlive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync(handle)
     finally:
         os.close(handle)
 

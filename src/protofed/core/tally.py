@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from protofed.core.memory import memory_for
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.site import Dataset, Site
@@ -42,8 +43,9 @@ def joined(parts: Sequence[Tallies]) -> Tallies:
 def tally(method: Method[S, C], site: Site, inbox: Message, state: C, test: Dataset) -> Tallies:
     """Score a published message, with a client's state if the method is personal."""
     correct: Counter[str] = Counter({MAIN: 0})
-    for x, y in site.scan(test):
-        answers = {MAIN: method.predict(site, inbox, state, x)}
-        for name, scores in {**answers, **method.opinions(site, inbox, state, x)}.items():
-            correct[name] += int((scores.argmax(1) == y).sum())
+    with memory_for("scoring"):
+        for x, y in site.scan(test):
+            answers = {MAIN: method.predict(site, inbox, state, x)}
+            for name, scores in {**answers, **method.opinions(site, inbox, state, x)}.items():
+                correct[name] += int((scores.argmax(1) == y).sum())
     return {name: Tally(count, len(test)) for name, count in correct.items()}

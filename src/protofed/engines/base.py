@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from protofed.core.errors import DivergedError
+from protofed.core.memory import memory_for
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.site import ClientId, Site, Step
@@ -18,7 +19,8 @@ def attempt(
 ) -> tuple[Message, C]:
     """Let a client train; where its training diverges, it says so and keeps its old state."""
     try:
-        return method.train(site, inbox, state, step)
+        with memory_for(f"client {site.id}, in round {step.round + 1},"):
+            return method.train(site, inbox, state, step)
     except DivergedError as fault:
         return Message(fault=str(fault)), state
 

@@ -15,7 +15,7 @@ from multiprocessing.reduction import send_handle
 from typing import Any
 
 from protofed.core.errors import ProtofedError
-from protofed.core.site import ClientId
+from protofed.core.site import SERVER, ClientId
 from protofed.engines.arena import Arena, shared_handle
 from protofed.engines.worker import COMMAND, Given, Handles, Link, Setup, Task
 
@@ -110,7 +110,8 @@ class Crew:
         """Report whose worker died and start another one, unless that was its last chance."""
         code = worker.end()
         ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        news = f"client {client}: its worker process died ({ending})"
+        whose = "the server" if client == SERVER else f"client {client}"  # its model is scored
+        news = f"{whose}: its worker process died ({ending})"
         if last:
             self.workers.remove(worker)
             raise ProtofedError(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from protofed.core import tree
 from protofed.core.admission import Expected, refusal
 from protofed.core.errors import DivergedError, ProtofedError, printable
+from protofed.core.memory import memory_for
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.site import ClientId, Site, Step
@@ -134,7 +135,8 @@ def expected(
 def merged(method: Method[S, C], site: Site, server: S, replies: Mail, step: Step) -> tuple[S, str]:
     """The server's new state; or the old one, and why there is no new one."""
     try:
-        new = method.merge(site, server, replies, step)
+        with memory_for(f"the server, in round {step.round + 1},"):
+            new = method.merge(site, server, replies, step)
     except DivergedError as fault:
         return server, f"at the server, {fault}"
     bad = next((n for n, leaf in tree.named_leaves(new) if not leaf.isfinite().all()), "")

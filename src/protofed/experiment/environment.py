@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
 
+from protofed.core.errors import ProtofedError
 from protofed.data.benchmark import Benchmark
+from protofed.experiment.checkpoint import read_json
 
 
 def fingerprints(benchmark: Benchmark) -> dict[str, str]:
@@ -25,3 +29,15 @@ def environment() -> dict[str, str]:
     """The versions and the machine behind a run."""
     packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
     return {"python": platform.python_version(), **packages, "platform": platform.platform()}
+
+
+def check_world(folder: Path, world: Mapping[str, object]) -> None:
+    """Refuse to go on with a run that stood on something else."""
+    env = folder / "env.json"
+    before = read_json(env) if env.exists() else world
+    for what in ("torch", "data"):
+        if before.get(what) != world[what]:
+            raise ProtofedError(
+                f"{folder} was begun with other {what}: {before.get(what)}, now {world[what]}\n"
+                f"`protofed run` starts over with --again, or elsewhere with another --out"
+            )

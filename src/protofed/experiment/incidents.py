@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from protofed.core.errors import ProtofedError
 from protofed.engines.rounds import Event
+from protofed.experiment.checkpoint import Found
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
@@ -30,6 +31,18 @@ class Incidents:
         self.folder.append(self.folder.events, event.plain())
         self.now.append(event)
 
+    def passed_over(self, found: Found) -> list[str]:
+        """Put damaged checkpoints on record, where the run really goes on; a line for each."""
+        where = f"going on after round {found.round}" if found.round else "starting over"
+        told = []
+        for finished, why in found.faults.items():
+            reason = f"the checkpoint of round {finished} cannot be used: {why}; {where}"
+            line = {"round": found.round, "checkpoint": finished, "reason": reason}
+            if line not in self.folder.lines(self.folder.events):  # of a start that was killed too
+                self.folder.append(self.folder.events, line)
+            told.append(reason)
+        return told
+
     def words(self) -> tuple[str, ...]:
         """What went wrong in the round that is being played: of many refused replies, some."""
         refused = [event.words for event in self.now if event.client is not None]
@@ -54,8 +67,11 @@ class Incidents:
         lines = self.folder.lines(self.folder.events)
         if not lines:
             return []
-        lost = sum(line["client"] is None for line in lines)
-        told = f"{len(lines) - lost} replies were refused and {lost} rounds failed"
+        bad = sum("checkpoint" in line for line in lines)
+        lost = sum(line["client"] is None for line in lines if "client" in line)
+        told = f"{len(lines) - lost - bad} replies were refused and {lost} rounds failed"
+        if bad:
+            told = f"{bad} checkpoints were damaged, {told}"
         return [f"{told}: see events.jsonl"]
 
 

@@ -17,8 +17,8 @@ from protofed.core.site import Dataset, Site
 from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
 from protofed.experiment.federation import Federation, assemble
-from protofed.experiment.parse import experiment_from
-from protofed.experiment.rundir import RunDir, load_server, read_json
+from protofed.experiment.parse import recorded
+from protofed.experiment.rundir import RunDir, load_server
 from protofed.experiment.spec import Experiment
 
 
@@ -83,9 +83,7 @@ def _inputs(site: Site, data: Dataset) -> Iterator[Tensor]:
 def open_run(folder: Path, finished: int | None = None) -> Opened:
     """A run as it was after its last round that is on disk, or after a round that was kept."""
     place = RunDir(folder)
-    spec = read_json(folder / "spec.json")
-    spec.pop("digest", None)
-    experiment = experiment_from(spec, str(folder / "spec.json"))
+    experiment = recorded(folder)
     checkpoint = place.newest() if finished is None else place.kept(finished)
     if checkpoint is None:
         there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"

@@ -17,7 +17,8 @@ from protofed.core.errors import ProtofedError, did_you_mean, printable
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.partition import RULES
-from protofed.experiment.spec import Data, Experiment
+from protofed.experiment.checkpoint import read_json
+from protofed.experiment.spec import LATER, Data, Experiment
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 
@@ -105,6 +106,13 @@ def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
     if faults:
         raise ProtofedError(_short(f"{source}: {line}" if source else line for line in faults))
     return made
+
+
+def recorded(folder: Path) -> Experiment:
+    """The experiment of a run folder, by its spec.json."""
+    spec = read_json(folder / "spec.json")
+    spec.pop("digest", None)
+    return experiment_from({**LATER, **spec}, str(folder / "spec.json"))
 
 
 def method_from(given: object) -> AnyMethod:

@@ -1,34 +1,31 @@
 """The run folder: all that a run leaves behind, in files that any tool can read.
 
 spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  events.jsonl  checkpoints/  done
+and, where they were asked for, public.json (rows of public images) and keep.json (rounds to keep)
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from protofed.core.disk import sha256, sync_folder, write_json, write_whole
+from protofed.core import disk
 from protofed.core.errors import ProtofedError
 from protofed.core.method import Global
-from protofed.core.pack import pack, unpack
 from protofed.engines.base import Engine
+from protofed.experiment import checkpoint
+from protofed.experiment.checkpoint import Checkpoint, Found, load_server, read_json
 from protofed.experiment.spec import Experiment
 
+__all__ = ["Checkpoint", "RunDir", "load_server", "read_json"]
 KEEP = 2  # checkpoints; the one before the newest is the fallback
-
-
-class Checkpoint(NamedTuple):
-    """The state after `round` finished rounds."""
-
-    round: int
-    folder: Path
 
 
 class RunDir:
@@ -39,15 +36,14 @@ class RunDir:
         self.rounds, self.scores = path / "rounds.jsonl", path / "scores.jsonl"
         self.done, self.checkpoints = path / "done", path / "checkpoints"
         self.events = path / "events.jsonl"  # only where something went wrong
+        self.keep = path / "keep.json"  # only where checkpoints are to stay
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder against other processes; the system frees it when this one ends."""
-        try:
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
-        except OSError as fault:
-            raise ProtofedError(f"cannot write to {self.path}: {fault.strerror}") from fault
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
@@ -55,6 +51,22 @@ class RunDir:
             raise ProtofedError(f"another process is writing to {self.path}; wait for it") from None
         finally:
             os.close(handle)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say of a disk that is full, broken or not ours where that was, and what is not lost."""
+        try:
+            yield
+        except BlockingIOError:
+            raise
+        except OSError as fault:
+            told = f"cannot write to {self.path}: {fault.strerror}"
+            if self.rounds_on_disk():
+                told += (
+                    f"\nall rounds up to {self.rounds_on_disk()[-1]} are safe there: "
+                    f"`protofed resume {self.path}` goes on once it can be written again"
+                )
+            raise ProtofedError(told) from fault
 
     def check(self, experiment: Experiment) -> None:
         """Stop if the folder holds something else than this experiment; write nothing."""
@@ -67,117 +79,120 @@ class RunDir:
                     f"not {experiment.digest[:12]}): choose another --out; "
                     "--again repeats only the same experiment"
                 )
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self.path.exists() and not _is_free(self.path):
             raise ProtofedError(f"{self.path} is not an empty folder: choose another --out")
 
     def open(self, experiment: Experiment) -> None:
         """Make the folder, unless this experiment was begun in it before."""
-        try:
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
+            disk.sweep(self.path)
             self.write("spec.json", {"digest": experiment.digest, **experiment.plain()})
-            self.checkpoints.mkdir(exist_ok=True)
-        except OSError as fault:
-            raise ProtofedError(f"cannot write to {self.path}: {fault.strerror}") from fault
+            self.checkpoints.mkdir(exist_ok=True)  # after the spec: now the folder is a run's
+            disk.sweep(self.checkpoints)
 
     def clear(self) -> None:
         """Forget what an earlier run of this experiment left."""
-        for file in (self.done, self.rounds, self.scores, self.events):
-            file.unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        with self._writing():
+            for file in (self.done, self.rounds, self.scores, self.events, self.keep):
+                file.unlink(missing_ok=True)
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def write(self, name: str, content: object) -> None:
         """Write plain data as a JSON file of the folder."""
-        write_json(self.path / name, content)
+        with self._writing():
+            disk.write_json(self.path / name, content)
 
     def append(self, file: Path, line: dict[str, Any]) -> None:
         """Add one line to a JSON Lines file, and see it on the disk."""
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line, allow_nan=False) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        with self._writing():
+            disk.append(file, (json.dumps(line, allow_nan=False) + "\n").encode())
 
     def lines(self, file: Path) -> list[dict[str, Any]]:
         """The lines of a JSON Lines file; a last one that a crash cut short is left out."""
-        if not file.exists():
-            return []
-        found = []
-        for text in file.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(json.loads(text))
-            except ValueError:
-                break
-        return found
+        return [line for line, _ in _raw_lines(file)]
 
     def rewind(self, finished: int) -> None:
-        """Drop the lines of rounds that the checkpoint to go on from does not know."""
-        for file in (self.rounds, self.scores, *([self.events] if self.events.exists() else [])):
-            kept = [line for line in self.lines(file) if line["round"] <= finished]
-            write_whole(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        """Drop the lines of rounds that the state to go on from does not know."""
+        with self._writing():
+            for file in (self.rounds, self.scores, self.events):
+                if file.exists() or file != self.events:
+                    disk.write_whole(file, _up_to(finished, file))
+
+    def drop_after(self, finished: int) -> None:
+        """Drop checkpoints that were passed over, or they would count among the newest."""
+        with self._writing():
+            for folder in checkpoint.folders(self.checkpoints):
+                if checkpoint.number_of(folder) > finished:
+                    disk.drop_folder(folder)
+
+    def keeping(self, more: Collection[int]) -> set[int]:
+        """The rounds to keep: those that were named when the run began, and `more`."""
+        known: set[int] = (
+            set(read_json(self.keep).get("rounds", ())) if self.keep.exists() else set()
+        )
+        if not known.issuperset(more):
+            self.write(self.keep.name, {"rounds": sorted(known.union(more))})
+        return known.union(more)
 
     def save(
         self, finished: int, server: Global, engine: Engine, keep: Collection[int] = ()
     ) -> None:
         """Write a checkpoint beside the others, then drop all but the newest and those to keep."""
-        made = self.checkpoints / f".round-{finished:05d}.tmp"
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir()
-        write_whole(made / "server.safetensors", pack(server))
-        engine.save(made)
-        files = {file.name: sha256(file) for file in sorted(made.iterdir())}
-        write_json(made / "manifest.json", {"round": finished, "sha256": files})
-        final = self.checkpoints / f"round-{finished:05d}"
-        shutil.rmtree(final, ignore_errors=True)
-        made.rename(final)
-        sync_folder(self.checkpoints)
-        for old in sorted(self.checkpoints.glob("round-*"))[:-KEEP]:
-            if _number(old) not in keep:
-                shutil.rmtree(old)
+        with self._writing():
+            place = checkpoint.place_of(self.checkpoints, finished)
+            checkpoint.save(place, server, engine, self.scores)
+            for old in checkpoint.folders(self.checkpoints)[:-KEEP]:
+                if checkpoint.number_of(old) not in keep:
+                    disk.drop_folder(old)
 
     def rounds_on_disk(self) -> list[int]:
         """The rounds that have a checkpoint."""
-        return sorted(_number(folder) for folder in self.checkpoints.glob("round-*"))
+        return [checkpoint.number_of(folder) for folder in checkpoint.folders(self.checkpoints)]
 
     def kept(self, finished: int) -> Checkpoint | None:
         """The checkpoint after so many rounds, if it is there and whole."""
-        folder = self.checkpoints / f"round-{finished:05d}"
-        return Checkpoint(finished, folder) if _whole(folder) == finished else None
+        folder = checkpoint.place_of(self.checkpoints, finished)
+        return None if checkpoint.fault_of(folder) else Checkpoint(finished, folder)
+
+    def find(self) -> Found:
+        """The newest checkpoint that is whole and whose scores are on record."""
+        faults: dict[int, str] = {}
+        for folder in reversed(checkpoint.folders(self.checkpoints)):
+            finished = checkpoint.number_of(folder)
+            record = hashlib.sha256(_up_to(finished, self.scores)).hexdigest()
+            fault = checkpoint.fault_of(folder, record)
+            if not fault and all(line["round"] != finished for line in self.lines(self.scores)):
+                fault = "scores.jsonl has no such round"
+            if not fault:
+                return Found(Checkpoint(finished, folder), faults)
+            faults[finished] = fault
+        # A kill leaves one scored round without a checkpoint, never two.
+        lost = [line["round"] for line in self.lines(self.scores)][:-1]
+        return Found(None, faults or dict.fromkeys(lost[-1:], "it is gone"))
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole and whose scores are on record."""
-        scored = {line["round"] for line in self.lines(self.scores)}
-        for folder in sorted(self.checkpoints.glob("round-*"), reverse=True):
-            finished = _whole(folder)
-            if finished in scored:
-                return Checkpoint(finished, folder)
-        return None
+        """The checkpoint to go on from, or to read."""
+        return self.find().checkpoint
 
 
-def _number(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("round-"))
+def _is_free(path: Path) -> bool:
+    """Whether a run may begin here: nothing is there, but for a spec that a kill left half."""
+    return path.is_dir() and all(map(disk.is_unfinished, path.iterdir()))
 
 
-def _whole(folder: Path) -> int:
-    """The rounds behind a checkpoint whose files are all as they were written; else 0."""
-    try:
-        manifest = read_json(folder / "manifest.json")
-        finished, sums = int(manifest["round"]), dict(manifest["sha256"])
-        whole = sums and all(sha256(folder / name) == found for name, found in sums.items())
-        return finished if whole else 0
-    except (ProtofedError, OSError, KeyError, TypeError, ValueError):
-        return 0
+def _raw_lines(file: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The lines of a JSON Lines file, read and as they are, up to one that is damaged."""
+    for raw in file.read_bytes().splitlines() if file.exists() else ():
+        try:
+            line = json.loads(raw)
+        except ValueError:
+            return
+        if not isinstance(line, dict) or not isinstance(line.get("round"), int):
+            return
+        yield line, raw + b"\n"
 
 
-def load_server(checkpoint: Checkpoint) -> Any:
-    """The server state that a checkpoint holds."""
-    return unpack((checkpoint.folder / "server.safetensors").read_bytes(), older=True)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder, which must hold a table."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise ProtofedError(f"{path} cannot be read: {fault}") from fault
-    if not isinstance(content, dict):
-        raise ProtofedError(f"{path} is damaged: it must hold a JSON object")
-    return content
+def _up_to(finished: int, file: Path) -> bytes:
+    """What a JSON Lines file says of the first rounds."""
+    return b"".join(raw for line, raw in _raw_lines(file) if line["round"] <= finished)

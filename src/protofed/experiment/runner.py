@@ -14,7 +14,6 @@ import torch
 
 from protofed.core.allocator import keep_memory
 from protofed.core.disk import sha256
-from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
@@ -25,13 +24,14 @@ from protofed.engines.base import Engine
 from protofed.engines.local import CPU, LocalEngine
 from protofed.engines.rounds import Mail, play_round
 from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.experiment.checkpoint import Found, load_server
 from protofed.experiment.describe import method_name
-from protofed.experiment.environment import environment, fingerprints
+from protofed.experiment.environment import check_world, environment, fingerprints
 from protofed.experiment.evaluate import evaluate
 from protofed.experiment.federation import assemble
 from protofed.experiment.incidents import Incidents, check_least
 from protofed.experiment.result import Result, read_result
-from protofed.experiment.rundir import RunDir, load_server, read_json
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
 
@@ -135,8 +135,10 @@ class Run(Generic[S, C]):
         """All rounds that are still to do; `watch` is told after each."""
         began, total = time.monotonic(), self.experiment.rounds
         self.folder.open(self.experiment)
-        self._record_world()
-        server, first = self._restore()
+        self.keep = self.folder.keeping(self.keep)
+        found = self.folder.find()
+        self._record_world(found)
+        server, first = self._restore(found)
         self.news += self.federation.notices
         watch(Progress(first, total, None, math.nan, self._told()))
         mean: float | None = None
@@ -160,35 +162,28 @@ class Run(Generic[S, C]):
         self.news.clear()
         return told
 
-    def _record_world(self) -> None:
+    def _record_world(self, found: Found) -> None:
         """Write what this run stands on; refuse to go on with one that stood on something else."""
         parts = to_json(self.federation.parts, self.federation.benchmark)
         world = {**environment(), "data": fingerprints(self.federation.benchmark)}
-        env = self.folder.path / "env.json"
-        if env.exists() and self.folder.newest():
-            before = read_json(env)
-            for what in ("torch", "data"):
-                if before.get(what) != world[what]:
-                    raise ProtofedError(
-                        f"{self.folder.path} was begun with other {what}: {before.get(what)}, "
-                        f"now {world[what]}\nuse --again to start over, or another --out"
-                    )
+        if found.checkpoint:
+            check_world(self.folder.path, world)
         self.folder.write("env.json", world)
         self.folder.write("partition.json", parts)
         if self.federation.public:
             rows = {name: rows.tolist() for name, rows in self.federation.public.items()}
             self.folder.write("public.json", rows)
 
-    def _restore(self) -> tuple[S, int]:
+    def _restore(self, found: Found) -> tuple[S, int]:
         """The state to go on from, and the number of rounds behind it."""
-        checkpoint = self.folder.newest()
-        if checkpoint is None:
-            self.folder.rewind(0)
+        self.folder.rewind(found.round)
+        self.news += self.incidents.passed_over(found)
+        self.folder.drop_after(found.round)  # only now: what was wrong with them is on record
+        if found.checkpoint is None:
             return self.method.init_server(self.federation.server), 0
-        self.folder.rewind(checkpoint.round)
-        self.engine.load(checkpoint.folder)
-        server: S = load_server(checkpoint)
-        return server, checkpoint.round
+        self.engine.load(found.checkpoint.folder)
+        server: S = load_server(found.checkpoint)
+        return server, found.round
 
     def _round(self, server: S, number: int) -> S:
         """One round, with a line on what travelled and what each client reported in each leg."""

@@ -1,0 +1,92 @@
+"""Memory that runs out, and memory that should not grow."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from faults import forks
+from faults.work import Work, figures
+from protofed.experiment.rundir import RunDir
+
+HEAVY = Work("fedavg", rounds=2)
+# Activations of hundreds of megabytes: far more than all else that a run takes.
+LOAD = {"net": "resnet10", "data.side": 32, "partition.samples": 256, "training.batch": 256}
+MARGINS = (150, 200, 250, 300)  # megabytes beyond what the process has when the run begins
+FEW, MANY = 10, 210  # rounds between which memory is compared
+MOST_GROWTH = 0.02
+TOLD = re.compile(r"^error: client \d, in round 1, ran out of memory", re.MULTILINE)
+
+
+def limit(folder: Path, quick: bool) -> dict[str, Any]:
+    """A client that needs more memory than there is."""
+    cases = [(margin, 0) for margin in MARGINS[:: 3 if quick else 1]]
+    cases += [] if quick else [(MARGINS[0], 2)]
+    return figures(forks.spread(cases, one_limit, folder / "cases"))
+
+
+def one_limit(case: tuple[int, int], own: Path) -> list[str]:
+    """A run with so many megabytes and workers ends with one clear line that names a client."""
+    margin, workers = case
+    load = [word for name, value in LOAD.items() for word in ("--set", f"{name}={value}")]
+    words = [*HEAVY._replace(workers=workers).words(own / "run"), *load]
+    ended = forks.call(words, own / "log", partial(at_most, margin * 2**20))
+    if ended.code == 2 and TOLD.search(ended.told) and "Traceback" not in ended.told:
+        return []
+    return [f"{margin} MB, {workers} workers: ended with {ended.code}: {ended.told[-500:]}"]
+
+
+def at_most(more: int) -> None:
+    """Allow this process so many bytes beyond those that it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * os.sysconf("SC_PAGE_SIZE") + more
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def growth(folder: Path, quick: bool) -> dict[str, Any]:
+    """The memory of fresh processes early and late in a long run."""
+    methods = ("fedavg",) if quick else ("fedavg", "scaffold", "moon", "pgct")
+    last = 40 if quick else MANY
+    cases = [Work(name, rounds=last) for name in methods]
+    found = forks.spread(cases, one_growth, folder / "cases")
+    grown = [late / early - 1 for early, late in found]
+    failures = [
+        [] if more < MOST_GROWTH else [f"{work.method}: memory grew by {100 * more:.1f} %"]
+        for work, more in zip(cases, grown, strict=True)
+    ]
+    worst = {"growth": round(max(grown), 4), "rounds": last - FEW}
+    return figures(failures, **worst, megabytes=[round(late / 1024) for _, late in found])
+
+
+def one_growth(work: Work, own: Path) -> tuple[int, int]:
+    """Kilobytes after the first rounds, and the most after that."""
+    command = [sys.executable, "-m", "protofed", *work.words(own / "run")]
+    early = late = 0
+    place = RunDir(own / "run")
+    with (
+        (own / "log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process,
+    ):
+        while process.poll() is None:
+            if finished := len(place.rounds_on_disk()) and place.rounds_on_disk()[-1]:
+                now = _resident(process.pid)
+                early, late = (now or early, late) if finished <= FEW else (early, max(now, late))
+            time.sleep(0.05)
+    if process.returncode or not early or not late:
+        raise RuntimeError((own / "log").read_text())
+    return early, late
+
+
+def _resident(pid: int) -> int:
+    try:
+        found = re.search(r"^VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    except OSError:
+        found = None
+    return int(found[1]) if found else 0

@@ -1,0 +1,66 @@
+"""``protofed resume``: an interrupted run, from its folder alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from protofed.cli.run import WORKERS, how_many, show, watched
+
+if TYPE_CHECKING:
+    from protofed.experiment.spec import Experiment
+
+SHOWN = 5  # run folders that are named to who gave the folder around them
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    workers: Annotated[str, WORKERS] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Go on with an interrupted run from its newest checkpoint.
+
+    The folder knows the experiment, so no flag is repeated. It ends with the same scores, bit for
+    bit, as if it had never stopped. Of a finished run the table is printed.
+    """
+    from protofed.experiment.result import read_result
+    from protofed.experiment.rundir import RunDir
+
+    _check(folder)
+    place = RunDir(folder)
+    if place.done.exists():
+        result = read_result(place)
+    else:
+        result = watched(_experiment(folder), folder, False, set(), how_many(workers))
+    show(result, as_json)
+
+
+def _check(folder: Path) -> None:
+    """Stop where there is no run."""
+    from protofed.core.errors import ProtofedError
+
+    if not folder.is_dir():
+        raise ProtofedError(f"{folder}: no such folder; `protofed run` begins a run")
+    if not (folder / "spec.json").exists():
+        inside = [str(spec.parent) for spec in sorted(folder.glob("*/spec.json"))]
+        hint = f"\nin it are: {', '.join(inside[:SHOWN])}" if inside else ""
+        more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
+        raise ProtofedError(f"{folder} is not the folder of a run: no spec.json{hint}{more}")
+
+
+def _experiment(folder: Path) -> Experiment:
+    """What the folder's spec says, if it is still the one that the run was begun with."""
+    from protofed.core.errors import ProtofedError
+    from protofed.experiment.checkpoint import read_json
+    from protofed.experiment.parse import recorded
+
+    experiment, began = recorded(folder), read_json(folder / "spec.json").get("digest", "")
+    if experiment.digest != began:
+        raise ProtofedError(
+            f"{folder / 'spec.json'} is not the spec that the run was begun with (digest "
+            f"{experiment.digest[:12]}, not {str(began)[:12]})\nit was changed, or is of another "
+            f"version of protofed; `protofed run --spec` begins a new run from it"
+        )
+    return experiment

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+
+from protofed.core.errors import ProtofedError
+from protofed.core.memory import memory_for
+
+
+def take_all() -> None:
+    torch.empty(2**60, dtype=torch.uint8)
+
+
+def no_memory() -> None:
+    raise MemoryError
+
+
+def no_map() -> None:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize("shortage", [take_all, no_memory, no_map])
+def test_whose_memory_ran_out_is_told(shortage: object) -> None:
+    assert callable(shortage)
+    with pytest.raises(ProtofedError) as caught, memory_for("client 3, in round 2,"):
+        shortage()
+    first, advice = str(caught.value).splitlines()
+    assert first.startswith("client 3, in round 2, ran out of memory")
+    assert "training.batch" in advice
+
+
+def test_how_much_was_asked_for_is_told() -> None:
+    with pytest.raises(ProtofedError, match=r"when 1,152,921,504,606\.8 MB more"), memory_for("it"):
+        take_all()
+
+
+@pytest.mark.parametrize("other", [RuntimeError("shapes differ"), OSError(errno.EIO, "no")])
+def test_other_faults_pass(other: Exception) -> None:
+    with pytest.raises(type(other)) as caught, memory_for("it"):
+        raise other
+    assert caught.value is other

@@ -1,0 +1,89 @@
+"""Files and folders are there whole or not at all, whichever step fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protofed.core import disk
+
+STEPS = ("write", "sync", "replace")
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """Let one step fail; the names of the steps that were begun."""
+    begun: list[str] = []
+
+    def watched(name: str, real: Callable[..., None]) -> Callable[..., None]:
+        def step(*given: Any) -> None:
+            begun.append(name)
+            if len(begun) == number:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(*given)
+
+        return step
+
+    for name in STEPS:
+        monkeypatch.setattr(disk, name, watched(name, getattr(disk, name)))
+    return begun
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("step", "found"), [(1, b"old"), (2, b"old"), (3, b"old"), (4, b"new")])
+def test_a_file_is_the_old_or_the_new_one(
+    step: int, found: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    begun = failing(monkeypatch, step)
+    with pytest.raises(OSError, match="No space left"):
+        disk.write_whole(tmp_path / "a", b"new")
+    assert begun == ["write", "sync", "replace", "sync"][:step]
+    assert (tmp_path / "a").read_bytes() == found
+    assert names(tmp_path) == ["a"]  # nothing takes up room on a disk that is full
+
+
+@pytest.mark.parametrize("step", range(1, 7))
+def test_a_folder_is_there_with_all_its_files_or_not(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = failing(monkeypatch, step)
+    with pytest.raises(OSError, match="No space left"), disk.whole_folder(tmp_path / "a") as made:
+        disk.write_whole(made / "one", b"1")
+    assert begun == ["write", "sync", "replace", "sync", "replace", "sync"][:step]
+    assert names(tmp_path) == (["a", "a/one"] if step == 6 else [])
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with disk.whole_folder(tmp_path / "a") as made:
+            disk.write_whole(made / name, b"")
+    assert names(tmp_path) == ["a", "a/two"]
+    disk.drop_folder(tmp_path / "a")
+    disk.drop_folder(tmp_path / "a")  # which is not there
+    assert names(tmp_path) == []
+
+
+def test_large_content_is_written_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, left: real(handle, left[:7]))
+    disk.append(tmp_path / "a", b"0123456789" * 10)
+    disk.append(tmp_path / "a", b"!")
+    assert (tmp_path / "a").read_bytes() == b"0123456789" * 10 + b"!"
+
+
+def test_only_what_is_unfinished_is_swept(tmp_path: Path) -> None:
+    for name in (".a.123.tmp", ".b.tmp/c", ".hidden", "d.tmp", "e"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    disk.sweep(tmp_path)
+    assert names(tmp_path) == [".hidden", "d.tmp", "e"]

@@ -1,0 +1,66 @@
+"""All that `make faults` tries, in short: real processes, killed, starved and damaged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.__main__ import PARTS, parser
+
+from faults import report
+
+ROOT = Path(__file__).parents[2]
+
+
+def kept() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(report.RESULTS.read_text())
+    return found
+
+
+def test_every_promise_holds_in_short(tmp_path: Path) -> None:
+    """Among them: runs of six methods killed in a round and gone on with, equal in every byte."""
+    out = tmp_path / "results.json"
+    command = [sys.executable, "-m", "faults", "--quick", "--out", str(out)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    parts = json.loads(out.read_text())["parts"]
+    failures = {name: part["failures"] for name, part in parts.items() if part["failures"]}
+    assert failures == {}
+    assert ended.returncode == 0, ended.stderr
+    assert parts.keys() == PARTS.keys() == report.PROMISES.keys()
+    untried = {name for name, part in parts.items() if not part["tried"]}
+    assert untried <= {"readonly"}  # where root may neither be stopped by a mode nor mount
+    assert all(part["held"] == part["tried"] for part in parts.values())
+    assert f"| {parts['kills']['held']} of {parts['kills']['tried']}" in ended.stdout
+
+
+def test_the_docs_show_the_results() -> None:
+    text = report.PAGE.read_text()
+    assert text.count(report.BEGIN) == text.count(report.END) == 1
+    assert report.page(text, kept()) == text, "run python -m faults --docs"
+
+
+def test_the_results_on_record_are_whole_and_without_a_failure() -> None:
+    results = kept()
+    assert not results["quick"]
+    assert results["parts"].keys() == PARTS.keys()
+    assert [part["failures"] for part in results["parts"].values()] == [[]] * len(PARTS)
+    assert results["parts"]["kills"]["tried"] >= 200
+    assert results["parts"]["flips"]["tried"] >= 1000
+
+
+def test_a_failure_is_told_and_counted() -> None:
+    results = kept()
+    results["parts"]["kills"] |= {"held": 199, "failures": ["fedavg: other\nscores.jsonl"]}
+    told = report.markdown(results)
+    assert "199 of 200" in told
+    assert "- **failed** kills: fedavg: other scores.jsonl" in told
+
+
+def test_a_wrong_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--only", "kills,floods"])
+    assert "no part floods; there are kills" in capsys.readouterr().err
