@@ -10,8 +10,10 @@ from typer.core import TyperCommand
 
 from protofed import __version__
 from protofed.cli.compare import ablate, compare, sweep, track
+from protofed.cli.export import export
 from protofed.cli.listing import data_app, methods_app
 from protofed.cli.plot import plot
+from protofed.cli.predict import predict
 from protofed.cli.report import report
 from protofed.cli.reproduce import reproduce
 from protofed.cli.run import run
@@ -36,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-for command in (run, compare, ablate, sweep, reproduce, plot, report, track):
+for command in (run, compare, ablate, sweep, reproduce, plot, report, track, export, predict):
     app.command(cls=Plain)(command)
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")
