@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from protofed import __version__
+from protofed.cli.card import card
 from protofed.cli.compare import ablate, compare, sweep, track
 from protofed.cli.export import export
 from protofed.cli.listing import data_app, methods_app
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-for command in (run, compare, ablate, sweep, reproduce, plot, report, track, export, predict):
+for command in (run, compare, ablate, sweep, reproduce, plot, report, track, export, predict, card):
     app.command(cls=Plain)(command)
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")

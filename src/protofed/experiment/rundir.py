@@ -1,6 +1,7 @@
 """The run folder: all that a run leaves behind, in files that any tool can read.
 
 spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  events.jsonl  checkpoints/  done
+and card.md, which is made from these
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class RunDir:
         self.rounds, self.scores = path / "rounds.jsonl", path / "scores.jsonl"
         self.done, self.checkpoints = path / "done", path / "checkpoints"
         self.events = path / "events.jsonl"  # only where something went wrong
+        self.card = path / "card.md"  # for people, from the other files
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -81,7 +83,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Forget what an earlier run of this experiment left."""
-        for file in (self.done, self.rounds, self.scores, self.events):
+        for file in (self.done, self.rounds, self.scores, self.events, self.card):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 

@@ -25,6 +25,7 @@ from protofed.engines.base import Engine
 from protofed.engines.local import CPU, LocalEngine
 from protofed.engines.rounds import Mail, play_round
 from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.experiment.card import write_card
 from protofed.experiment.describe import method_name
 from protofed.experiment.environment import environment, fingerprints
 from protofed.experiment.evaluate import evaluate
@@ -153,6 +154,7 @@ class Run(Generic[S, C]):
         scores = sha256(self.folder.scores)  # so that swapped files are noticed
         done = {"digest": self.experiment.digest, "notices": notices, "scores": scores}
         self.folder.write("done", done)
+        write_card(self.folder)
 
     def _told(self) -> tuple[str, ...]:
         """The news, once."""
