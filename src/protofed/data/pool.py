@@ -35,7 +35,7 @@ def _in_parallel(
     work: Sequence[tuple[int, list[str]]], count: int
 ) -> Iterator[list[Decoded | str]]:
     """`decode_all` in a process for each core; here, if that is quicker or not allowed."""
-    if count <= ALONE or multiprocessing.current_process().daemon:
+    if count <= ALONE or cores() == 1 or multiprocessing.current_process().daemon:
         yield from map(decode_all, work)
         return
     context = multiprocessing.get_context("spawn")
