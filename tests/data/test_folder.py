@@ -12,7 +12,7 @@ from PIL import Image
 
 from protofed.core.errors import ProtofedError
 from protofed.core.progress import telling
-from protofed.data import packing, workers
+from protofed.data import packing, pool
 from protofed.data.catalog import entry_of, load, looks_like_a_folder
 from protofed.data.folder import folder_entry, label_of
 from protofed.data.packing import packed
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often a folder is decoded."""
     calls: list[int] = []
-    honest = workers.decoded
+    honest = pool.decoded
 
     def counting(files: list[object], side: int) -> object:
         calls.append(len(files))
@@ -118,7 +118,7 @@ def test_workers_make_the_same_pack_and_tell_how_far_they_are(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = packed(root, 32).revision
-    monkeypatch.setattr(workers, "ALONE", 0)
+    monkeypatch.setattr(pool, "ALONE", 0)
     told: list[tuple[str, int, int]] = []
     token = telling.set(lambda *words: told.append(words))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from tests.cli.conftest import Cli
 from tests.data.pictures import spoil
 
+OFFICE = Path(os.environ.get("PROTOFED_DATA", "none")) / "office_caltech10"
 QUICK = ["--net", "moon-cnn", "--rounds", "2", "--set", "training.epochs=1"]
 
 
@@ -30,14 +32,12 @@ def write_office(source: Path, root: Path) -> int:
     return count
 
 
+@pytest.mark.skipif(not OFFICE.is_dir(), reason="needs real images: set PROTOFED_DATA")
 def test_onnx_labels_real_photographs_as_the_run_does(
-    cli: Cli, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = real_data / "office_caltech10"
-    if not source.is_dir():
-        pytest.skip("needs office_caltech10 below PROTOFED_DATA")
     monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "cache"))
-    count = write_office(source, Path("office"))
+    count = write_office(OFFICE, Path("office"))
     bad = {f"office/dslr/mug/{name}" for name in spoil(Path("office/dslr/mug"))}
     examined = cli("data", "doctor", "office", "-o", "office.toml")
     assert examined.code == 0

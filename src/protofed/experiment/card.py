@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protofed.core.disk import size, write_whole
+from protofed.core.disk import sha256, size, write_whole
 from protofed.core.errors import ProtofedError, printable
 from protofed.experiment.evaluate import Scores
 from protofed.experiment.parse import experiment_from
@@ -22,8 +22,10 @@ Rows = Sequence[Sequence[str]]
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
-def write_card(folder: RunDir) -> None:
-    """Write the card of a finished run into its folder."""
+def finish(folder: RunDir, digest: str, notices: Sequence[str]) -> None:
+    """Mark a run as finished, and write its card."""
+    scores = sha256(folder.scores)  # so that swapped files are noticed
+    folder.write("done", {"digest": digest, "notices": list(notices), "scores": scores})
     write_whole(folder.card, card(folder).encode())
 
 

@@ -30,16 +30,22 @@ def content(portable: Portable, facts: Facts) -> bytes:
     import onnx
 
     images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
-    with _exporters_own_warnings():
-        program = torch.onnx.export(
-            portable,
-            (images,),
-            dynamo=True,
-            dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
-            input_names=["images"],
-            output_names=["logits", "probabilities"],
-            verbose=False,
-        )
+    try:
+        with _exporters_own_warnings():
+            program = torch.onnx.export(
+                portable,
+                (images,),
+                dynamo=True,
+                dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
+                input_names=["images"],
+                output_names=["logits", "probabilities"],
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as fault:
+        raise ProtofedError(
+            f"torch cannot write {facts.method} with {facts.net} as ONNX\n"
+            "export it with --to safetensors or torchscript"
+        ) from fault
     assert program is not None  # it is only with dynamo=False
     made: ModelProto = program.model_proto
     _forget_whence(made)

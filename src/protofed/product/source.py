@@ -73,6 +73,8 @@ def _check_client(opened: Opened, client: ClientId | None) -> None:
 def _real_images(opened: Opened) -> Tensor:
     """Test images of every domain, in colour."""
     tests = [test.images for test in opened.federation.tests.values() if len(test)]
+    if not tests:
+        raise ProtofedError("this run has no test images, on which its model could be checked")
     each = -(-CHECKED // len(tests))
     return torch.cat([images[:each].expand(-1, -1, -1, 3) for images in tests])
 
