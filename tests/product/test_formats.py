@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import safetensors
 import torch
+from safetensors.torch import save_file
 
 from protofed.core.errors import ProtofedError
 from protofed.methods import METHODS
@@ -153,14 +153,14 @@ def test_a_file_that_is_no_model_is_refused_in_words(
 
 def test_strangers_files_and_other_weights_are_refused(played: Played, tmp_path: Path) -> None:
     strange = tmp_path / "strange.safetensors"
-    safetensors.torch.save_file({"a": torch.zeros(1)}, strange)
+    save_file({"a": torch.zeros(1)}, strange)
     with pytest.raises(ProtofedError, match="not written by `protofed export`"):
         read(strange)
     facts = take(played()).product.facts.texts()
-    safetensors.torch.save_file({"a": torch.zeros(1)}, strange, facts)
+    save_file({"a": torch.zeros(1)}, strange, facts)
     with pytest.raises(ProtofedError, match="do not fit its spec"):
         read(strange)
-    safetensors.torch.save_file({"a": torch.zeros(1)}, strange, facts | {"classes": "[]"})
+    save_file({"a": torch.zeros(1)}, strange, facts | {"classes": "[]"})
     with pytest.raises(ProtofedError, match="metadata is damaged"):
         read(strange)
     with pytest.raises(ProtofedError, match="is no model"):

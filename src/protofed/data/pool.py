@@ -19,7 +19,7 @@ ALONE = 128  # files up to which starting workers costs more than it gains
 
 
 def decoded(
-    files: Sequence[ImageFile] | Sequence[LooseFile], side: int, doing: str
+    files: Sequence[ImageFile | LooseFile], side: int, doing: str
 ) -> Iterator[Decoded | str]:
     """Every file's image or fault, in order; progress is told on the way as what we are doing."""
     good = [file.path for file in files if not file.fault]

@@ -38,7 +38,8 @@ def read(path: Path) -> Product:
     try:
         with safetensors.safe_open(path, "pt") as file:
             facts = Facts.read(file.metadata() or {}, path)
-            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
     except (safetensors.SafetensorError, OSError) as fault:
         raise ProtofedError(f"{path} cannot be read as safetensors: {fault}") from fault
     try:
