@@ -24,12 +24,13 @@ MAY_IMPORT = {
     "study": {"core", "experiment", "study"},
     "figures": {"core", "ops", "methods", "data", "experiment", "study", "figures"},
     "report": {"core", "experiment", "study", "figures", "report"},
+    "product": {"core", "data", "experiment", "figures", "product"},
     "recipes": {"core", "data", "methods", "experiment", "study", "recipes"},
     "testing": {"core", "engines", "testing"},
     "deploy": {"core", "engines", "data", "experiment", "deploy"},
     "cli": {
         *("", "core", "methods", "data", "experiment", "deploy", "cli"),
-        *("study", "figures", "report", "recipes"),
+        *("study", "figures", "report", "recipes", "product"),
     },
     "": {"core", "methods", "experiment", "cli"},
 }

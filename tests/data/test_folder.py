@@ -12,9 +12,10 @@ from PIL import Image
 
 from protofed.core.errors import ProtofedError
 from protofed.core.progress import telling
-from protofed.data import packing, workers
+from protofed.data import packing, pool
 from protofed.data.catalog import entry_of, load, looks_like_a_folder
 from protofed.data.folder import folder_entry, label_of
+from protofed.data.layout import LooseFile
 from protofed.data.packing import packed
 from tests.data.pictures import CLASSES, drawing, make, spoil
 
@@ -34,11 +35,11 @@ def root(tmp_path: Path) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often a folder is decoded."""
     calls: list[int] = []
-    honest = workers.decoded
+    honest = pool.decoded
 
-    def counting(files: list[object], side: int) -> object:
+    def counting(files: list[LooseFile], side: int, doing: str) -> object:
         calls.append(len(files))
-        return honest(files, side)  # type: ignore[arg-type]
+        return honest(files, side, doing)
 
     monkeypatch.setattr(packing, "decoded", counting)
     return calls
@@ -118,7 +119,8 @@ def test_workers_make_the_same_pack_and_tell_how_far_they_are(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = packed(root, 32).revision
-    monkeypatch.setattr(workers, "ALONE", 0)
+    monkeypatch.setattr(pool, "ALONE", 0)
+    monkeypatch.setattr(pool, "cores", lambda: 2)
     told: list[tuple[str, int, int]] = []
     token = telling.set(lambda *words: told.append(words))
     try:

@@ -25,7 +25,11 @@ FILES = {"spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.json
 def test_the_run_folder_is_complete(tiny: Make, tmp_path: Path) -> None:
     experiment = tiny()
     result = run(experiment, tmp_path / "a")
-    assert {p.name for p in (tmp_path / "a").iterdir()} == FILES | {"checkpoints", "done"}
+    assert {p.name for p in (tmp_path / "a").iterdir()} == FILES | {
+        "checkpoints",
+        "done",
+        "card.md",
+    }
     spec = json.loads((tmp_path / "a" / "spec.json").read_text())
     assert spec["digest"] == experiment.digest == result.digest
     parts = json.loads((tmp_path / "a" / "partition.json").read_text())

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
 from protofed import __version__
+from protofed.cli.card import card
 from protofed.cli.compare import ablate, compare, sweep, track
+from protofed.cli.export import export
 from protofed.cli.keys import keys
 from protofed.cli.listing import data_app, methods_app
 from protofed.cli.plain import Plain, Several
 from protofed.cli.plot import plot
+from protofed.cli.predict import predict
 from protofed.cli.report import report
 from protofed.cli.reproduce import reproduce
 from protofed.cli.resume import resume
@@ -30,7 +34,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-for command in (run, resume, compare, ablate, sweep, reproduce, plot, report, track):
+COMMANDS: list[Callable[..., None]] = [
+    *(run, resume, compare, ablate, sweep, reproduce, plot, report, track),
+    *(export, predict, card),
+]
+for command in COMMANDS:
     app.command(cls=Plain)(command)
 app.command(cls=Several)(keys)
 app.add_typer(methods_app, name="methods")

@@ -116,3 +116,12 @@ def sha256(path: Path) -> str:
     """The digest of a file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def size(count: float) -> str:
+    """A number of bytes for people, in steps of a thousand: ``1.52 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if round(count, 2) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

@@ -100,6 +100,10 @@ class Site:
         """This site's own random stream with the given meaning."""
         return rng(self.seed, "site", self.id, *key)
 
+    def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
+        """Normal numbers from the stream with the given meaning: the same at every call."""
+        return torch.randn(shape, generator=self.rng(*key))
+
     def fresh(self) -> Model:
         """The initial model of this site's architecture."""
         return initial(self.net)

@@ -32,6 +32,13 @@ class ImageFile(NamedTuple):
     fault: str = ""  # why it cannot be an image, seen without opening it
 
 
+class LooseFile(NamedTuple):
+    """A file somewhere, of no domain and no class."""
+
+    path: str
+    fault: str = ""  # as of an ImageFile
+
+
 class Layout(NamedTuple):
     """The domains and classes of a folder, by its sub-folders alone."""
 
@@ -177,6 +184,23 @@ def _folders(folder: Path) -> list[Path]:
 
 def _holds_files(folder: Path) -> bool:
     return any(not entry.is_dir() for entry in _children(folder))
+
+
+def walk(folder: Path) -> Iterator[LooseFile]:
+    """All files below a folder at any depth, in order of their names; no folder is seen twice."""
+    yield from _below(folder, set())
+
+
+def _below(folder: Path, seen: set[Path]) -> Iterator[LooseFile]:
+    if folder.resolve() in seen:
+        return  # a link that leads back
+    seen.add(folder.resolve())
+    for entry in _children(folder):
+        if entry.is_dir():
+            yield from _below(Path(entry.path), seen)
+        else:
+            _, fault = _look(entry)
+            yield LooseFile(entry.path, fault)
 
 
 def _look(entry: os.DirEntry[str]) -> tuple[tuple[int, int, int], str]:

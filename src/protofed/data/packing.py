@@ -17,8 +17,8 @@ from protofed.core.disk import sha256, write_json
 from protofed.data.cache import cache_folder, write_arrays
 from protofed.data.decode import shown
 from protofed.data.layout import ImageFile, Layout, layout
+from protofed.data.pool import decoded
 from protofed.data.rows import TEST_SHARE, Row, as_arrays, divided
-from protofed.data.workers import decoded
 
 Parts = dict[str, dict[str, list[Row]]]  # by domain, then "train" and "test"
 RULE = 1  # raise it whenever the same files would become other arrays
@@ -94,7 +94,7 @@ def _make(found: Layout, files: Sequence[ImageFile], side: int) -> Path:
     """Decode and write everything into a folder of its own."""
     rows: dict[str, list[Row]] = {domain: [] for domain in found.domains}
     skipped = {}
-    for file, result in zip(files, decoded(files, side), strict=True):
+    for file, result in zip(files, decoded(files, side, "packing images"), strict=True):
         name = shown(file.name)
         if isinstance(result, str):
             skipped[name] = result

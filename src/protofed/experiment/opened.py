@@ -13,7 +13,7 @@ from torch import Tensor
 from protofed.core.errors import ProtofedError
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
-from protofed.core.site import Dataset, Site
+from protofed.core.site import ClientId, Dataset, Site
 from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
 from protofed.experiment.federation import Federation, assemble
@@ -37,12 +37,12 @@ class Opened:
         """The method of the run."""
         return self.experiment.method
 
-    def speaker(self) -> tuple[Site, Any]:
-        """Who predicts: the server; for personal methods the first client, with its state."""
+    def speaker(self, client: ClientId | None = None) -> tuple[Site, Any]:
+        """Who predicts: the server; for personal methods a client, the first one if not named."""
         if not self.method.personal:
             site = self.federation.server
             return site, self.method.init_client(site)
-        client = min(self.federation.sites)
+        client = min(self.federation.sites) if client is None else client
         return self.federation.sites[client], self.engine.state(client)
 
     def predictions(self, data: Dataset) -> Tensor:

@@ -2,6 +2,7 @@
 
 spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  events.jsonl  checkpoints/  done
 and, where they were asked for, public.json (rows of public images) and keep.json (rounds to keep)
+and card.md, which is made from these
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class RunDir:
         self.done, self.checkpoints = path / "done", path / "checkpoints"
         self.events = path / "events.jsonl"  # only where something went wrong
         self.keep = path / "keep.json"  # only where checkpoints are to stay
+        self.card = path / "card.md"  # for people, from the other files
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -94,7 +96,7 @@ class RunDir:
     def clear(self) -> None:
         """Forget what an earlier run of this experiment left."""
         with self._writing():
-            for file in (self.done, self.rounds, self.scores, self.events, self.keep):
+            for file in (self.done, self.rounds, self.scores, self.events, self.keep, self.card):
                 file.unlink(missing_ok=True)
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 

@@ -13,7 +13,6 @@ from typing import Generic, Literal, NamedTuple, TypeAlias
 import torch
 
 from protofed.core.allocator import keep_memory
-from protofed.core.disk import sha256
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
@@ -24,6 +23,7 @@ from protofed.engines.base import Engine
 from protofed.engines.local import CPU, LocalEngine
 from protofed.engines.rounds import Mail, play_round
 from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.experiment.card import finish
 from protofed.experiment.checkpoint import Found, load_server
 from protofed.experiment.describe import method_name
 from protofed.experiment.environment import check_world, environment, fingerprints
@@ -152,9 +152,7 @@ class Run(Generic[S, C]):
             watch(Progress(finished, total, mean, left, (*self._told(), *wrong)))
             self.incidents.end_round()
         notices = [*self.federation.notices, *self.incidents.summary()]
-        scores = sha256(self.folder.scores)  # so that swapped files are noticed
-        done = {"digest": self.experiment.digest, "notices": notices, "scores": scores}
-        self.folder.write("done", done)
+        finish(self.folder, self.experiment.digest, notices)
 
     def _told(self) -> tuple[str, ...]:
         """The news, once."""

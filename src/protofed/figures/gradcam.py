@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
 from protofed.core.errors import ProtofedError
 from protofed.core.rng import rng
@@ -50,7 +51,7 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     figure = new_figure(PANEL * len(pictures) + 1.2, (PANEL + 0.25) * (len(runs) + 1) + 0.2)
     panels = figure.subplots(len(runs) + 1, len(pictures), squeeze=False)
     for axes, picture in zip(panels[0], pictures, strict=True):
-        _image(axes, picture)
+        show_image(axes, picture.data.images[0])
         axes.set_title(f"{picture.domain}\nclass {classes[picture.label]}")
     for row, label, run in zip(panels[1:], names(runs, opened), opened, strict=True):
         for axes, picture in zip(row, pictures, strict=True):
@@ -84,22 +85,27 @@ def seen_by(run: Opened, picture: Picture) -> Seen:
         return grad_cam(site.net, model, site.pixels.test(picture.data.images))
 
 
-def _image(axes: Axes, picture: Picture) -> None:
-    """The stored image [side, side, 1 or 3] as it is."""
-    axes.imshow(picture.data.images[0].squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=255)
+def show_image(axes: Axes, image: Tensor) -> None:
+    """A stored image [side, side, 1 or 3] as it is."""
+    axes.imshow(image.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=255)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
 
 
+def show_heat(axes: Axes, image: Tensor, heat: Tensor) -> None:
+    """A heat map [side, side] over its image."""
+    show_image(axes, image)
+    axes.images[0].set_data(image.float().mean(-1).numpy())  # colours would mix
+    axes.images[0].set_clim(-255, 255)  # and black would darken the heat
+    axes.imshow(heat.numpy(), cmap=COLOURS, vmin=0, vmax=1, alpha=VEIL)
+    if not heat.any():
+        axes.text(0.5, 0.06, "no heat", color="white", ha="center", transform=axes.transAxes)
+
+
 def _heat(axes: Axes, picture: Picture, seen: Seen, classes: Sequence[str]) -> None:
     """A heat map over its image; below, what was predicted, and whether that is right."""
-    _image(axes, picture)
-    axes.images[0].set_data(picture.data.images[0].float().mean(-1).numpy())  # colours would mix
-    axes.images[0].set_clim(-255, 255)  # and black would darken the heat
-    axes.imshow(seen.heat[0].numpy(), cmap=COLOURS, vmin=0, vmax=1, alpha=VEIL)
-    if not seen.heat.any():
-        axes.text(0.5, 0.06, "no heat", color="white", ha="center", transform=axes.transAxes)
+    show_heat(axes, picture.data.images[0], seen.heat[0])
     chance, predicted = (value.item() for value in seen.chances[0].max(0))
     right = predicted == picture.label
     told = f"{classes[int(predicted)]}: {chance:.0%} {'✓' if right else '✗'}"

@@ -165,6 +165,11 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return files
 
 
+def png(figure: Figure) -> bytes:
+    """A figure as the bytes of a PNG file."""
+    return _rendered(figure, "png", FORMATS["png"])
+
+
 def _rendered(figure: Figure, ending: str, metadata: dict[str, None]) -> bytes:
     stream = io.BytesIO()
     with settings():

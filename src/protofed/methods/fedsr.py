@@ -73,6 +73,5 @@ class FedSR(Method[Global, Model]):
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
         # One set of draws for all images: how they are cut into batches changes no score.
-        draw = site.rng("test samples")
-        noise = torch.randn(self.samples, 1, site.net.features, generator=draw).to(x.device)
+        noise = site.normal((self.samples, 1, site.net.features), "test samples").to(x.device)
         return mean_vote(site.look(inbox.model | state, x, noise).logits)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from protofed.core.disk import size
 from protofed.experiment.result import marked
 from protofed.report.charts import bar, stack
 from protofed.report.runs import Run
@@ -190,15 +191,6 @@ def seconds(groups: Mapping[str, Sequence[Run]], slots: Mapping[str, int]) -> Ta
     return Table(
         "seconds", "Seconds of training and merging on the machine of each run", head, rows
     )
-
-
-def size(count: float) -> str:
-    """A number of bytes for people, in steps of a thousand: ``1.52 MB``."""
-    for unit in ("B", "kB", "MB"):
-        if round(count, 2) < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

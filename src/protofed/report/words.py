@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 
+from protofed.experiment.card import once_more
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.spec import Experiment
 from protofed.report.runs import Run, flat
@@ -176,8 +176,4 @@ def world(runs: Sequence[Run]) -> Table:
 
 def commands(runs: Sequence[Run]) -> list[str]:
     """What to type to make each run once more."""
-    return [
-        f"protofed run --spec {shlex.quote(str(run.folder / 'spec.json'))} "
-        f"--out {shlex.quote(str(run.folder) + '-again')}"
-        for run in runs
-    ]
+    return [once_more(run.folder) for run in runs]

@@ -12,28 +12,30 @@ from protofed.core.errors import ProtofedError
 from protofed.core.machine import cores
 from protofed.core.progress import telling
 from protofed.data.decode import Decoded, decode_all
-from protofed.data.layout import ImageFile
+from protofed.data.layout import ImageFile, LooseFile
 
 CHUNK = 16  # files that a worker takes at a time
 ALONE = 128  # files up to which starting workers costs more than it gains
 
 
-def decoded(files: Sequence[ImageFile], side: int) -> Iterator[Decoded | str]:
-    """Every file's image or fault, in order; progress is told on the way."""
+def decoded(
+    files: Sequence[ImageFile | LooseFile], side: int, doing: str
+) -> Iterator[Decoded | str]:
+    """Every file's image or fault, in order; progress is told on the way as what we are doing."""
     good = [file.path for file in files if not file.fault]
     work = [(side, good[start : start + CHUNK]) for start in range(0, len(good), CHUNK)]
     results = (one for many in _in_parallel(work, len(good)) for one in many)
     tell = telling.get()
     for number, file in enumerate(files, start=1):
         yield file.fault or next(results)
-        tell("packing images", number, len(files))
+        tell(doing, number, len(files))
 
 
 def _in_parallel(
     work: Sequence[tuple[int, list[str]]], count: int
 ) -> Iterator[list[Decoded | str]]:
     """`decode_all` in a process for each core; here, if that is quicker or not allowed."""
-    if count <= ALONE or multiprocessing.current_process().daemon:
+    if count <= ALONE or cores() == 1 or multiprocessing.current_process().daemon:
         yield from map(decode_all, work)
         return
     context = multiprocessing.get_context("spawn")

@@ -1,0 +1,99 @@
+"""How long a folder of images takes to pack, on one core and on all, and to open again.
+
+python -m benchmarks.packing            # makes 10,000 files first
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+DOMAINS, CLASSES = ("clinic", "street"), tuple("abcdefghij")
+WIDTH, HEIGHT = 320, 240
+OPEN = """
+import time
+from protofed.data.catalog import entry_of
+began = time.perf_counter()
+entry_of({0!r}).load()
+print(time.perf_counter() - began)
+"""
+
+
+def write_image(root: Path, number: int) -> None:
+    """A smooth picture with some noise, by turns as PNG and as JPEG."""
+    draw = np.random.default_rng(number)
+    rough = Image.fromarray(draw.integers(0, 255, (6, 8, 3)).astype(np.uint8))
+    smooth = np.asarray(rough.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), dtype=np.int16)
+    pixels = (smooth + draw.integers(-4, 5, smooth.shape)).clip(0, 255).astype(np.uint8)
+    domain, label = DOMAINS[number % 2], CLASSES[number // 4 % len(CLASSES)]
+    name = f"{number:05d}.{'png' if number // 2 % 2 else 'jpg'}"
+    Image.fromarray(pixels).save(root / domain / label / name, compress_level=3, quality=90)
+
+
+def write_some(work: tuple[Path, range]) -> None:
+    """The images of one process."""
+    for number in work[1]:
+        write_image(work[0], number)
+
+
+def make(root: Path, count: int) -> None:
+    """So many files, below domain/class."""
+    for domain in DOMAINS:
+        for label in CLASSES:
+            (root / domain / label).mkdir(parents=True)
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores) as pool:
+        list(pool.map(write_some, [(root, range(n, count, cores)) for n in range(cores)]))
+
+
+def seconds(root: Path, cache: Path, cores: set[int]) -> float:
+    """How long a process that may use some cores takes from the folder to images in memory."""
+    ended = subprocess.run(
+        [sys.executable, "-c", OPEN.format(str(root))],
+        check=True,
+        env={**os.environ, "PROTOFED_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return float(ended.stdout)
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--repeat", type=int, default=2)
+    asked = parser.parse_args()
+    place = Path(tempfile.mkdtemp(prefix="packing-"))
+    try:
+        make(place / "images", asked.images)
+        everyone = os.sched_getaffinity(0)
+        found: dict[str, list[float]] = {}
+        for number in range(asked.repeat):
+            for name, cores in (("one core", {min(everyone)}), ("all cores", everyone)):
+                cache = place / f"cache-{number}-{len(cores)}"
+                found.setdefault(f"pack, {name}", []).append(
+                    seconds(place / "images", cache, cores)
+                )
+                found.setdefault("open again", []).append(seconds(place / "images", cache, cores))
+        best = {name: min(times) for name, times in found.items()}
+        print(f"{asked.images} images of {WIDTH} x {HEIGHT} pixels, {len(everyone)} cores")
+        for name, value in best.items():
+            print(f"{name}: {value:.2f} s")
+        print(f"gain: {best['pack, one core'] / best['pack, all cores']:.2f}")
+    finally:
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""``protofed card``: a finished run's model card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def card(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Print the model card of a finished run, as it lies in its folder as card.md."""
+    from protofed.experiment.card import card as card_of
+    from protofed.experiment.rundir import RunDir
+
+    typer.echo(card_of(RunDir(run)), nl=False)

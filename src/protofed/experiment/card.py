@@ -1,0 +1,185 @@
+"""The model card: what a finished run is made of, good for, and not good for, on one page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from protofed.core.disk import sha256, size, write_whole
+from protofed.core.errors import ProtofedError, printable
+from protofed.experiment.evaluate import Scores
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.result import Result, read_result
+from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.spec import Experiment
+
+Rows = Sequence[Sequence[str]]
+WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
+
+
+def finish(folder: RunDir, digest: str, notices: Sequence[str]) -> None:
+    """Mark a run as finished, and write its card."""
+    scores = sha256(folder.scores)  # so that swapped files are noticed
+    folder.write("done", {"digest": digest, "notices": list(notices), "scores": scores})
+    write_whole(folder.card, card(folder).encode())
+
+
+def card(folder: RunDir) -> str:
+    """The card of a finished run as Markdown, from its files alone."""
+    if not folder.done.exists():
+        raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
+    spec = read_json(folder.path / "spec.json")
+    spec.pop("digest", None)
+    experiment, result = experiment_from(spec, "spec.json"), read_result(folder)
+    world = read_json(folder.path / "env.json")
+    holdings = json.loads((folder.path / "partition.json").read_text(encoding="utf-8"))
+    sections = [
+        _heading(experiment),
+        _scores(result),
+        _data(experiment, holdings),
+        _traffic(experiment, folder),
+        _limits(experiment, result),
+        _repeat(folder.path, result, world),
+    ]
+    return "\n".join(line for section in sections for line in (*section, ""))
+
+
+def once_more(folder: Path) -> str:
+    """The command that makes a run anew, in a folder beside it."""
+    spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(f"{folder}-again")
+    return f"protofed run --spec {spec} --out {out}"
+
+
+def safe(text: object) -> str:
+    """A stranger's text as plain words: nothing in it is Markdown, HTML, or a new line."""
+    marked = re.sub(r"([\\`*_{}\[\]()#+!|~$^-])", r"\\\1", printable(str(text)))
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _heading(experiment: Experiment) -> list[str]:
+    about, nets = experiment.method.about, " and ".join(dict.fromkeys(experiment.nets))
+    where = f" ({' '.join(filter(None, [about.venue, str(about.year or '')]))})" * bool(about.venue)
+    lines = [
+        f"# {safe(about.label)} on {safe(experiment.data.label)}",
+        "",
+        f"A classifier of images, trained by {safe(about.title)}{safe(where)} with the net "
+        f"{safe(nets)} in {experiment.rounds} rounds.",
+    ]
+    return lines + ([f"Note on the method: {safe(about.star)}."] if about.star else [])
+
+
+def _scores(result: Result) -> list[str]:
+    columns = [result.last, result.last_five]
+    rows = [
+        [result.named(domain), *(_percent(scores.domains[domain]) for scores in columns)]
+        for domain in result.last.domains
+    ]
+    rows += [[name, *(_percent(getattr(s, name)) for s in columns)] for name in ("mean", "worst")]
+    head = ["accuracy % on", result.rules["last"], result.rules["last_five"]]
+    lines = ["## How well it does", "", *_table(head, rows), "", f"{_worst(result.last)}."]
+    if result.clients is not None:
+        domains = list(result.last.domains)
+        told = [[f"client {c}", *(_percent(row[d]) for d in domains)] for c, row in _of(result)]
+        lines += ["", "Each client has a model of its own; the scores above are their mean.", ""]
+        lines += _table(["own model of", *domains], told)
+    return lines
+
+
+def _of(result: Result) -> list[tuple[str, dict[str, float | None]]]:
+    return [(client, dict(row)) for client, row in (result.clients or {}).items()]
+
+
+def _worst(scores: Scores) -> str:
+    known = {name: score for name, score in scores.domains.items() if score is not None}
+    if not known:
+        return "There were no test images: nothing is known of how well it does"
+    low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    gap = f", {known[high] - known[low]:.2f} points below {safe(high)}" if low != high else ""
+    return f"It does worst on **{safe(low)}**: {known[low]:.2f} %{gap} (last round)"
+
+
+def _data(experiment: Experiment, holdings: Sequence[dict[str, Any]]) -> list[str]:
+    data = experiment.data
+    seen = f"{data.side} x {data.side} pixels, {data.channels} channels"
+    rows = []
+    for part in holdings:
+        held = part["held"]
+        least = f"{min(held.values())} to {max(held.values())}" if held else "none"
+        who = [str(part["client"]), str(part["domain"])]
+        rows.append([*who, str(sum(held.values())), str(len(held)), least])
+    head = ["client", "domain", "training images", "classes", "images of a class"]
+    unseen = experiment.leave_out
+    return [
+        "## What it was trained on",
+        "",
+        f"Images of {safe(data.label)} (revision {safe(data.revision)}), domains "
+        f"{safe(', '.join(data.domains))}, at {seen}."
+        + (f" Nobody trained on {safe(unseen)}." if unseen else ""),
+        "",
+        *_table(head, rows),
+    ]
+
+
+def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
+    """What crossed the wire, and so what who coordinates can see."""
+    travels, sums = experiment.method.travels, {way: Counter[str]() for way in WAYS}
+    for line in folder.lines(folder.rounds):
+        for way, total in sums.items():
+            total.update(line.get("parts", {}).get(way) or {"all parts": line[f"bytes_{way}"]})
+    rows = [[WAYS[way], name, size(n)] for way, found in sums.items() for name, n in found.items()]
+    up = safe(", ".join(travels.up) or "nothing")
+    return [
+        "## What travelled",
+        "",
+        *_table(["direction", "part", "bytes in the whole run"], rows),
+        "",
+        f"Who coordinates sees of each client, in each round that it takes part in: {up}; how "
+        "many images it has; and what it reports, such as its loss. No image is part of a message. "
+        "There is no encryption against the coordinator and no noise for privacy: weights and "
+        "prototypes can tell something of the images that they come from.",
+    ]
+
+
+def _limits(experiment: Experiment, result: Result) -> list[str]:
+    notices = [f"- {safe(notice)}" for notice in result.notices]
+    return [
+        "## Limits",
+        "",
+        "- The scores hold for images like the test images of the domains above. Another camera, "
+        "clinic or style is another domain, and nothing is known of it"
+        + (f" but the score on {safe(experiment.leave_out)}." if experiment.leave_out else "."),
+        "- One run with one seed: a repetition with another seed gives other scores.",
+        "- It always answers with one of its classes, also for an image that shows none of "
+        "them, and its probabilities have not been calibrated.",
+        "- It was not validated for any use where a mistake does harm, and is no medical device.",
+        *notices,
+    ]
+
+
+def _repeat(folder: Path, result: Result, world: dict[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {world[name]}" for name in ("python", "torch") if name in world)
+    return [
+        "## To make it again",
+        "",
+        f"Spec digest `{result.digest}`; protofed {safe(world.get('protofed', '?'))} with "
+        f"{safe(versions)}. The same spec, torch and images give the same bits:",
+        "",
+        f"    {printable(once_more(folder))}",
+    ]
+
+
+def _percent(score: float | None) -> str:
+    return "-" if score is None else f"{score:.2f}"
+
+
+def _table(head: Sequence[str], rows: Rows) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [
+        f"| {' | '.join(cell if cell == '---' else safe(cell) for cell in line)} |"
+        for line in lines
+    ]

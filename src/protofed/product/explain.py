@@ -1,0 +1,42 @@
+"""Why a label: a picture for each new image, with the place in it that speaks for its class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from protofed.core.disk import write_whole
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.model import initial
+from protofed.data.folder import label_of
+from protofed.figures.explained import explained
+from protofed.figures.saliency import grad_cam
+from protofed.product.ask import Answer
+from protofed.product.portable import Portable
+from protofed.product.source import Product
+
+LONGEST = 60  # letters of a file's name that are kept
+
+
+class Explainer:
+    """Writes `0001-name.png` and so on into a folder, in the order of the files."""
+
+    def __init__(self, product: Product, folder: Path):
+        if product.portable is None:
+            raise ProtofedError(
+                "--explain needs to look into the model, which this kind of file does not allow\n"
+                "give the run folder, or export it with --to safetensors"
+            )
+        self.portable: Portable = product.portable
+        self.folder, self.written = folder, 0
+        self.model = initial(self.portable.net)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, answer: Answer, image: Tensor) -> None:
+        """Write the picture of one image [side, side, 3]."""
+        self.written += 1
+        seen = grad_cam(self.portable.net, self.model, self.portable.pixels.test(image[None]))
+        title = printable(f"{answer.label}: {answer.confidence:.0%}", LONGEST)
+        name = f"{self.written:04d}-{label_of(answer.file)[:LONGEST]}.png"
+        write_whole(self.folder / name, explained(image, seen.heat[0], title))

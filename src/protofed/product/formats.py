@@ -1,0 +1,85 @@
+"""The kinds of files that a model is taken along in, and how each is written, read and checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from protofed.core.disk import write_whole
+from protofed.core.errors import ProtofedError
+from protofed.product import onnx_file, safetensors_file, torchscript_file
+from protofed.product.facts import Facts
+from protofed.product.portable import Portable
+from protofed.product.source import Product, Taken
+
+TOLERANCE = 1e-3  # of the largest score: other kernels sum in another order, and no more
+
+
+class Format(NamedTuple):
+    """A kind of file."""
+
+    ending: str
+    content: Callable[[Portable, Facts], bytes]
+    read: Callable[[Path], Product]
+
+
+FORMATS = {
+    "onnx": Format(".onnx", onnx_file.content, onnx_file.read),
+    "safetensors": Format(".safetensors", safetensors_file.content, safetensors_file.read),
+    "torchscript": Format(".pt", torchscript_file.content, torchscript_file.read),
+}
+
+
+class Difference(NamedTuple):
+    """How far a file's answers lie from the run's, at most, on so many images."""
+
+    scores: float
+    probabilities: float
+    images: int
+
+
+def write(taken: Taken, kind: Format, out: Path) -> Difference:
+    """Write a file, read it anew and compare; it comes to its place only if it answers alike."""
+    beside = out.with_name(f".{os.getpid()}-{out.name}")  # the ending stays: it tells the kind
+    try:
+        write_whole(beside, kind.content(taken.portable, taken.product.facts))
+        found = compared(kind.read(beside), taken)
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
+    return found
+
+
+def compared(product: Product, taken: Taken) -> Difference:
+    """The largest differences to the run's own answers; too large ones are refused."""
+    cut = (taken.images[:1], taken.images[1:])  # two sizes of batches: both must do
+    answers = [product.answer(images) for images in cut if len(images)]
+    logits = torch.cat([answer.logits for answer in answers])
+    chances = torch.cat([answer.chances for answer in answers])
+    scores = (logits - taken.logits).abs().max().item()
+    probabilities = (chances - taken.logits.softmax(1)).abs().max().item()
+    most = TOLERANCE * max(1.0, taken.logits.abs().max().item())
+    if not (scores <= most and probabilities <= TOLERANCE):  # NaN is not
+        raise ProtofedError(
+            f"the check failed: on {len(taken.images)} test images the file's scores differ from "
+            f"the run's by up to {scores:.2g}, and by up to {most:.2g} would be rounding\n"
+            "the file was removed; another --to may do"
+        )
+    return Difference(scores, probabilities, len(taken.images))
+
+
+def read(path: Path) -> Product:
+    """The model in a file, by its ending."""
+    for kind in FORMATS.values():
+        if path.name.lower().endswith(kind.ending):
+            if not path.is_file():
+                raise ProtofedError(f"{path} is not there")
+            return kind.read(path)
+    endings = ", ".join(kind.ending for kind in FORMATS.values())
+    raise ProtofedError(
+        f"{path} is no model: give a run folder, or a file that `protofed export` wrote ({endings})"
+    )

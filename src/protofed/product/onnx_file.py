@@ -1,0 +1,104 @@
+"""ONNX: the graph for other runtimes, phones and browsers; needs the extra [export]."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from protofed.core.errors import ProtofedError
+from protofed.product.facts import Facts
+from protofed.product.portable import Answers, Portable
+from protofed.product.source import Product
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+WRITES, READS = ("onnx", "onnxscript"), ("onnxruntime",)
+COMMAND = "pip install 'protofed[export]'"
+
+
+def content(portable: Portable, facts: Facts) -> bytes:
+    """The file's bytes: a graph with any number of images, and the facts as metadata."""
+    _need("writing ONNX", *WRITES, *READS)
+    import onnx
+
+    images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
+    try:
+        with _exporters_own_warnings():
+            program = torch.onnx.export(
+                portable,
+                (images,),
+                dynamo=True,
+                dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
+                input_names=["images"],
+                output_names=["logits", "probabilities"],
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as fault:
+        raise ProtofedError(
+            f"torch cannot write {facts.method} with {facts.net} as ONNX\n"
+            "export it with --to safetensors or torchscript"
+        ) from fault
+    assert program is not None  # it is only with dynamo=False
+    made: ModelProto = program.model_proto
+    _forget_whence(made)
+    onnx.helper.set_model_props(made, facts.texts())
+    made.producer_name, made.producer_version = "protofed", facts.made_with["protofed"]
+    return bytes(made.SerializeToString())
+
+
+def read(path: Path) -> Product:
+    """The model in an ONNX file, run by onnxruntime on the processor."""
+    _need("reading ONNX", *READS)
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as fault:  # its own classes for each kind of damage, with no common base
+        first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+        raise ProtofedError(f"{path} cannot be read as ONNX: {first}") from fault
+    facts = Facts.read(session.get_modelmeta().custom_metadata_map, path)
+
+    def answer(images: Tensor) -> Answers:
+        outputs = session.run(["logits", "probabilities"], {"images": images.numpy()})
+        return Answers(*map(torch.from_numpy, outputs))
+
+    return Product(facts, answer)
+
+
+def _need(what: str, *names: str) -> None:
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise ProtofedError(
+            f"{what} needs {' and '.join(missing)}, which is not installed\nto install: {COMMAND}"
+        )
+
+
+@contextmanager
+def _exporters_own_warnings() -> Iterator[None]:
+    """Torch's exporter copies a class of its own that torch itself calls deprecated."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+        yield
+
+
+def _forget_whence(made: ModelProto) -> None:
+    """Drop the exporter's notes, which hold stack traces with paths of this machine."""
+    graph: Any = made.graph
+    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for part in (graph, made):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")

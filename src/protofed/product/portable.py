@@ -1,0 +1,124 @@
+"""A model as one module from stored pixels to scores: what is exported, and what is asked."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model, Out
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import Pixels, Site
+
+
+class Answers(NamedTuple):
+    """What a model says of images."""
+
+    logits: Tensor  # [N, C]
+    chances: Tensor  # [N, C] their softmax
+    nearest: Tensor | None = None  # [N, C] minus squared distance to each class's next prototype
+
+
+Drawn = dict[str, Tensor]  # what a method drew to predict, by the meaning of the stream
+
+
+@dataclass(frozen=True)
+class Listening(Site):
+    """A site that remembers which model a method predicts with, and what it draws for that."""
+
+    heard: list[Model] = field(default_factory=list)
+    drawn: Drawn = field(default_factory=dict)
+
+    def look(self, model: Model, x: Tensor, *more: object) -> Out:
+        self.heard.append(model)
+        return super().look(model, x, *more)
+
+    def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
+        return self.drawn.setdefault(_meaning(key), super().normal(shape, *key))
+
+
+@dataclass(frozen=True)
+class Settled(Site):
+    """A site whose net holds its weights already, and whose draws are drawn.
+
+    It looks with that net, whatever model it is told, so that a graph has no other weights.
+    """
+
+    drawn: Drawn = field(default_factory=dict)
+
+    def look(self, model: Model, x: Tensor, *more: object) -> Out:
+        out: Out = self.net(x, *more)
+        return out
+
+    def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
+        return self.drawn[_meaning(key)]
+
+
+def _meaning(key: tuple[int | str, ...]) -> str:
+    return " ".join(map(str, key))
+
+
+class Portable(nn.Module):
+    """Images [N, side, side, 3] uint8 to logits [N, C] and probabilities [N, C]."""
+
+    def __init__(self, method: AnyMethod, site: Settled, protos: Prototypes | None):
+        super().__init__()
+        self.net = site.net
+        self.method, self.site, self.protos = method, site, protos
+        self.eval()
+
+    @property
+    def pixels(self) -> Pixels:
+        """How stored images become the net's input."""
+        return self.site.pixels
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The whole way, as a graph that knows no protofed."""
+        x = self.pixels.test(images)
+        logits = self.method.predict(self.site, Message(), Model(), x)
+        return logits, logits.softmax(1)
+
+    @torch.no_grad()
+    def answer(self, images: Tensor) -> Answers:
+        """Scores, and the distances to prototypes where the method has some."""
+        logits, chances = self(images)
+        if self.protos is None:
+            return Answers(logits, chances)
+        z = self.net(self.pixels.test(images)).z
+        return Answers(logits, chances, self.protos.nearest(z, self.net.classes))
+
+
+def taken(method: AnyMethod, site: Site, inbox: Message, state: object, images: Tensor) -> Portable:
+    """The model that a method predicts with at a site, caught while it does so."""
+    listening = Listening(**_fields(site))
+    method.predict(listening, inbox, state, site.pixels.test(images))
+    if len(listening.heard) != 1:
+        raise ProtofedError(
+            f"{method.about.label} asks {len(listening.heard)} models to predict; only the "
+            "model of a method that asks one can be taken along"
+        )
+    return settled(method, site, listening.heard[0], listening.drawn, inbox.protos)
+
+
+def settled(
+    method: AnyMethod,
+    site: Site,
+    model: Model,
+    drawn: Drawn,
+    protos: Prototypes | None,
+) -> Portable:
+    """A copy of a site's net with the weights put in, as a module."""
+    net = copy.deepcopy(site.net)
+    net.load_state_dict({**model.weights, **model.buffers}, strict=True)
+    net.requires_grad_(False)
+    return Portable(method, Settled(**{**_fields(site), "net": net}, drawn=drawn), protos)
+
+
+def _fields(site: Site) -> dict[str, Any]:
+    return {f.name: getattr(site, f.name) for f in fields(Site)}

@@ -1,0 +1,77 @@
+"""safetensors: the weights by name, for Python; the net is built anew from the spec inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from protofed.core.errors import ProtofedError
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import SERVER, Dataset, Site
+from protofed.data.transforms import Augment
+from protofed.experiment.federation import build_nets
+from protofed.experiment.parse import experiment_from
+from protofed.product.facts import Facts
+from protofed.product.portable import Portable, settled
+from protofed.product.source import Product
+
+PROTOTYPES, DRAWN = "prototypes.", "drawn."  # before names that are no weights
+TABLE = ("vectors", "labels", "counts")
+
+
+def content(portable: Portable, facts: Facts) -> bytes:
+    """The file's bytes: weights and buffers as the net names them, then prototypes."""
+    tensors = dict(portable.net.state_dict())
+    if portable.protos is not None:
+        tensors |= {f"{PROTOTYPES}{name}": getattr(portable.protos, name) for name in TABLE}
+    tensors |= {f"{DRAWN}{meaning}": one for meaning, one in portable.site.drawn.items()}
+    return save({name: one.contiguous().clone() for name, one in tensors.items()}, facts.texts())
+
+
+def read(path: Path) -> Product:
+    """The model in a safetensors file."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            facts = Facts.read(file.metadata() or {}, path)
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (safetensors.SafetensorError, OSError) as fault:
+        raise ProtofedError(f"{path} cannot be read as safetensors: {fault}") from fault
+    try:
+        portable = _rebuilt(facts, tensors)
+    except (RuntimeError, KeyError, TypeError) as fault:  # names or shapes that do not fit the net
+        first = str(fault).splitlines()[0]
+        raise ProtofedError(f"{path}: its weights do not fit its spec: {first}") from fault
+    return Product(facts, portable.answer, portable)
+
+
+def _rebuilt(facts: Facts, tensors: dict[str, Tensor]) -> Portable:
+    experiment = experiment_from(facts.spec, "the spec inside the file")
+    nets = build_nets(experiment, len(facts.classes))
+    net = nets[(facts.client or 0) % len(nets)]
+    nobody = Dataset(torch.zeros(0, 1, 1, 3, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
+    site = Site(
+        id=SERVER,
+        domain=facts.domain,
+        classes=len(facts.classes),
+        net=net,
+        pixels=Augment(mean=facts.mean, std=facts.std, channels=facts.channels),
+        train=nobody,
+        training=experiment.training,
+        seed=experiment.seed,
+        sizes={},
+    )
+    others = (PROTOTYPES, DRAWN)
+    weights = {name: one for name, one in tensors.items() if not name.startswith(others)}
+    drawn = {n.removeprefix(DRAWN): one for n, one in tensors.items() if n.startswith(DRAWN)}
+    return settled(experiment.method, site, Model(weights), drawn, _protos(tensors))
+
+
+def _protos(tensors: dict[str, Tensor]) -> Prototypes | None:
+    found = [tensors[PROTOTYPES + name] for name in TABLE if PROTOTYPES + name in tensors]
+    return Prototypes(*found) if found else None

@@ -1,0 +1,117 @@
+"""Where a model comes from: a run folder, as a module with what there is to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from protofed.core.errors import ProtofedError
+from protofed.core.site import ClientId
+from protofed.data.transforms import Augment
+from protofed.experiment.environment import environment
+from protofed.experiment.evaluate import Evaluation
+from protofed.experiment.opened import Opened, open_run
+from protofed.experiment.result import read_result
+from protofed.experiment.rundir import RunDir
+from protofed.product.facts import Facts, portable_spec
+from protofed.product.portable import Answers, Portable, taken
+
+CHECKED = 64  # test images that a written file is checked on, from all domains alike
+
+
+class Product(NamedTuple):
+    """A model that can be asked, wherever it lies."""
+
+    facts: Facts
+    answer: Callable[[Tensor], Answers]  # images [N, side, side, 3] uint8
+    portable: Portable | None = None  # where it can be looked into, for heat maps
+
+
+class Taken(NamedTuple):
+    """A model of a run, and real images with what the run itself says of them."""
+
+    product: Product
+    portable: Portable
+    images: Tensor  # [N, side, side, 3] uint8
+    logits: Tensor  # [N, C]
+
+
+def take(folder: Path, client: ClientId | None = None) -> Taken:
+    """The newest model of a run; of personal methods, a client's own."""
+    opened = open_run(folder)
+    _check_client(opened, client)
+    images = _real_images(opened)
+    site, state = opened.speaker(client)
+    inbox = opened.method.publish(opened.server)
+    portable = taken(opened.method, site, inbox, state, images[:1])
+    with torch.no_grad():
+        logits = opened.method.predict(site, inbox, state, site.pixels.test(images))
+    facts = _facts(opened, RunDir(folder), client)
+    return Taken(Product(facts, portable.answer, portable), portable, images, logits)
+
+
+def _check_client(opened: Opened, client: ClientId | None) -> None:
+    """A client must be named where each has a model, and only there."""
+    sites, label = opened.federation.sites, opened.method.about.label
+    if not opened.method.personal:
+        if client is not None:
+            raise ProtofedError(f"{label} has one model for all clients: leave --client out")
+        return
+    if client not in sites:
+        there = ", ".join(f"{number} ({site.domain})" for number, site in sorted(sites.items()))
+        asked = "" if client is None else f", and there is no client {client}"
+        raise ProtofedError(
+            f"{label} leaves each client with a model of its own{asked}\n"
+            f"choose one with --client: {there}"
+        )
+
+
+def _real_images(opened: Opened) -> Tensor:
+    """Test images of every domain, in colour."""
+    tests = [test.images for test in opened.federation.tests.values() if len(test)]
+    if not tests:
+        raise ProtofedError("this run has no test images, on which its model could be checked")
+    each = -(-CHECKED // len(tests))
+    return torch.cat([images[:each].expand(-1, -1, -1, 3) for images in tests])
+
+
+def _facts(opened: Opened, folder: RunDir, client: ClientId | None) -> Facts:
+    experiment, site = opened.experiment, opened.federation.server
+    pixels = cast(Augment, site.pixels)  # what every federation is assembled with
+    home = "" if client is None else opened.federation.sites[client].domain
+    net = experiment.nets[0 if client is None else client % len(experiment.nets)]
+    versions = environment()
+    return Facts(
+        classes=opened.federation.benchmark.classes,
+        side=experiment.data.side,
+        channels=pixels.channels,
+        mean=pixels.mean,
+        std=pixels.std,
+        method=opened.method.about.label,
+        net=net,
+        round=opened.round,
+        rounds=experiment.rounds,
+        client=client,
+        domain=home,
+        digest=experiment.digest,
+        scores=_scores(folder, opened.round, client),
+        notices=tuple(opened.federation.notices),
+        made_with={name: versions[name] for name in ("protofed", "torch", "pillow")},
+        spec=portable_spec(experiment),
+    )
+
+
+def _scores(folder: RunDir, number: int, client: ClientId | None) -> dict[str, Any]:
+    """Accuracy on the test images: a client's own, the finished run's, or the newest round's."""
+    lines = [Evaluation.from_plain(line) for line in folder.lines(folder.scores)]
+    newest = next(line for line in lines if line.round == number)
+    if client is not None and newest.clients:
+        return {"last": {"rule": f"round {number}", "domains": newest.clients[str(client)]}}
+    if not folder.done.exists():
+        return {"last": {"rule": f"round {number}", **newest.scores.plain()}}
+    told = read_result(folder).plain()
+    return {name: told[name] for name in ("last", "last_five")}

@@ -1,0 +1,66 @@
+"""TorchScript: the graph for programs with libtorch.
+
+Torch calls it deprecated since 2.10 and still writes and reads it. Whoever loads such a file runs
+what is in it, so that only files from people one trusts should be loaded.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.jit._trace import TracerWarning
+
+from protofed.core.errors import ProtofedError
+from protofed.product.facts import Facts
+from protofed.product.portable import Answers, Portable
+from protofed.product.source import Product
+
+FACTS = "protofed.json"  # a file inside the file
+
+
+def content(portable: Portable, facts: Facts) -> bytes:
+    """The file's bytes: a traced graph, and the facts as a file beside it."""
+    images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
+    made = io.BytesIO()
+    with _deprecated_but_asked_for(), torch.no_grad():
+        graph = torch.jit.trace(portable, (images,))
+        torch.jit.save(graph, made, _extra_files={FACTS: json.dumps(facts.texts())})
+    return made.getvalue()
+
+
+def read(path: Path) -> Product:
+    """The model in a TorchScript file."""
+    found: dict[str, str | bytes] = {FACTS: ""}
+    try:
+        with _deprecated_but_asked_for():
+            graph = torch.jit.load(str(path), map_location="cpu", _extra_files=found)
+        texts = json.loads(found[FACTS] or "{}")
+    except (RuntimeError, ValueError) as fault:
+        raise ProtofedError(
+            f"{path} cannot be read as TorchScript: {str(fault).splitlines()[0]}"
+        ) from fault
+    facts = Facts.read(texts, path)
+
+    def answer(images: Tensor) -> Answers:
+        with torch.no_grad():
+            return Answers(*graph(images))
+
+    return Product(facts, answer)
+
+
+@contextmanager
+def _deprecated_but_asked_for() -> Iterator[None]:
+    """Programs with libtorch read nothing else, and who asks for this file knows it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        # It warns of Python values that become constants. Here these are colours and sides; that
+        # no number of images is among them is seen when the file is checked with two others.
+        warnings.simplefilter("ignore", TracerWarning)
+        yield

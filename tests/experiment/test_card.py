@@ -1,0 +1,77 @@
+"""The model card: true numbers, what travelled, and names that stay plain words."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.experiment.card import card, safe
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.rundir import RunDir
+from protofed.experiment.runner import run
+from tests.data.pictures import make
+
+HOSTILE = "<script>alert(1)<|script> [x](http:y) `a` *b*"
+
+
+def play(root: Path, out: Path, method: str) -> RunDir:
+    raw = {
+        "method": method,
+        "net": "moon-mlp",
+        "data": {"name": str(root)},
+        "rounds": 2,
+        "training": {"epochs": 1},
+    }
+    run(experiment_from(raw), out, workers=0)
+    return RunDir(out)
+
+
+def test_a_card_holds_the_runs_own_numbers(tmp_path: Path) -> None:
+    folder = play(make(tmp_path / "photos"), tmp_path / "run", "fedproto")
+    text = folder.card.read_text()
+    assert text == card(folder)  # from files alone, so that it can be made again
+    first, last = folder.lines(folder.scores)
+    for domain, score in last["domains"].items():
+        five = (first["domains"][domain] + score) / 2
+        assert f"| {domain} | {score:.2f} | {five:.2f} |" in text
+    assert f"| worst | {last['worst']:.2f} |" in text
+    assert "| 0 | neg | 16 | 2 | 8 to 8 |" in text
+    sent = sum(line["parts"]["up"]["model"] for line in folder.lines(folder.rounds))
+    told = re.search(r"clients to coordinator \| model \| ([\d.]+) MB", text)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(sent / 1e6, abs=0.006)
+    assert "| clients to coordinator | protos |" in text
+    assert "in each round that it takes part in: model, protos;" in text
+    spec = json.loads((folder.path / "spec.json").read_text())
+    assert f"`{spec['digest']}`" in text
+    assert f"protofed run --spec {folder.path}/spec.json" in text
+    assert "split by protofed" in text
+    assert "no medical device" in text
+    with pytest.raises(ProtofedError, match="no finished run"):
+        card(RunDir(tmp_path))
+
+
+def test_a_personal_methods_card_has_a_row_for_each_client(tmp_path: Path) -> None:
+    folder = play(make(tmp_path / "photos"), tmp_path / "run", "local")
+    (*_, last) = folder.lines(folder.scores)
+    text = folder.card.read_text()
+    for client, row in last["clients"].items():
+        assert f"| client {client} | {row['neg']:.2f} | {row['photo']:.2f} |" in text
+    assert "in each round that it takes part in: nothing;" in text
+
+
+def test_names_of_strangers_are_plain_words(tmp_path: Path) -> None:
+    folder = play(
+        make(tmp_path / "photos", (HOSTILE.replace("/", ""), "b")), tmp_path / "run", "fedavg"
+    )
+    text = folder.card.read_text()
+    assert "<" not in text
+    assert "](" not in text
+    assert text.count(safe(HOSTILE)) >= 3
+    cells = {line.count(" | ") for line in text.splitlines() if line.startswith("| 0 |")}
+    assert cells == {4}  # a bar in a name makes no column
+    assert safe("a\n# b") == r"a\\n\# b"

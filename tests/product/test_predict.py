@@ -1,0 +1,137 @@
+"""``protofed predict``: labels for new images, faults by name, pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from protofed.core.site import Dataset
+from protofed.data.decode import Decoded, decode
+from protofed.experiment.opened import open_run
+from tests.cli.conftest import Cli
+from tests.data.pictures import spoil
+from tests.product.conftest import Played
+
+
+def test_a_run_and_its_files_give_the_same_table(cli: Cli, played: Played, photos: Path) -> None:
+    folder = played()
+    told = {}
+    for kind, file in (
+        ("onnx", "m.onnx"),
+        ("safetensors", "m.safetensors"),
+        ("torchscript", "m.pt"),
+    ):
+        assert cli("export", folder, "--to", kind, "-o", file).code == 0
+        told[kind] = cli("predict", file, photos)
+    told["run"] = cli("predict", folder, photos)
+    assert {ended.code for ended in told.values()} == {0}
+    assert len({ended.out for ended in told.values()}) == 1
+    lines = told["run"].out.splitlines()
+    assert lines[0].split() == ["file", "label", "confidence", "runner-up", "its", "confidence"]
+    assert sum(str(photos) in line for line in lines) == 24
+    assert "FedAvg with moon-cnn, round 1 of 1; run " in lines[-1]
+
+
+def test_the_labels_are_those_of_the_runs_own_predictions(
+    cli: Cli, played: Played, photos: Path
+) -> None:
+    folder = played("fedproto")
+    answers = json.loads(cli("predict", folder, photos, "--json").out)["answers"]
+    images = [decode(str(file), 16) for file in sorted(photos.rglob("*.*"))]
+    pixels = np.stack([image.pixels for image in images if isinstance(image, Decoded)])
+    opened = open_run(folder)
+    labels = torch.zeros(len(pixels), dtype=torch.int64)
+    said = opened.predictions(Dataset(torch.from_numpy(pixels), labels))
+    assert [one["label"] for one in answers] == [("bird", "cat")[n] for n in said.tolist()]
+    assert len(answers) == 24
+    inbox, (site, model) = opened.method.publish(opened.server), opened.model()
+    assert inbox.protos is not None
+    z = site.look(model, site.pixels.test(torch.from_numpy(pixels))).z
+    for one, feature in zip(answers, z, strict=True):  # the nearest by a slow loop
+        gaps = (inbox.protos.vectors - feature).square().sum(1).sqrt().tolist()
+        place = gaps.index(min(gaps))
+        label = ("bird", "cat")[int(inbox.protos.labels[place])]
+        assert one["nearest_prototype"]["label"] == label
+        assert one["nearest_prototype"]["distance"] == pytest.approx(gaps[place], rel=1e-4)
+
+
+def test_prototypes_travel_in_safetensors(cli: Cli, played: Played, photos: Path) -> None:
+    folder = played("fedproto")
+    cli("export", folder, "--to", "safetensors", "-o", "m.safetensors")
+    tables = [cli("predict", model, photos).out for model in (folder, "m.safetensors")]
+    assert tables[0] == tables[1]
+    assert "nearest prototype" in tables[0]
+
+
+def test_bad_files_are_named_and_the_rest_is_labelled(
+    cli: Cli, played: Played, photos: Path, tmp_path: Path
+) -> None:
+    mixed = tmp_path / "mixed" / "deep"
+    mixed.mkdir(parents=True)
+    shutil.copy(photos / "neg" / "cat" / "001.png", mixed / "good.png")
+    (mixed / "back").symlink_to(tmp_path / "mixed")  # a ring of links ends
+    (mixed / ".hidden.png").touch()
+    bad = spoil(mixed)
+    ended = cli("predict", played(), tmp_path / "mixed", "missing.png")
+    assert ended.code == 1
+    assert "good.png" in ended.out.split("cannot be read:")[0]
+    assert "11 of 12 files cannot be read:" in ended.out
+    for name, says in bad.items():
+        (line,) = [line for line in ended.out.splitlines() if f"/{name}: " in line]
+        assert says in line
+    assert "  missing.png: cannot be read: No such file or directory" in ended.out
+    rows = list(csv.DictReader(io.StringIO(cli("predict", played(), mixed, "--csv").out)))
+    assert [row["file"] for row in rows if row["label"]] == [str(mixed / "good.png")]
+    assert {Path(row["file"]).name for row in rows if row["fault"]} == set(bad)
+    told = json.loads(cli("predict", played(), mixed / "good.png", "--json").out)
+    (one,) = told["answers"]
+    assert one["confidence"] + one["runner_up_confidence"] == pytest.approx(1, abs=1e-6)
+    assert one["label"] == rows[[row["file"] for row in rows].index(one["file"])]["label"]
+
+
+def test_nothing_to_predict_and_two_formats_are_told(
+    cli: Cli, played: Played, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    ended = cli("predict", played(), tmp_path / "empty")
+    assert (ended.code, "no files in" in ended.err) == (2, True)
+    assert cli("predict", played(), photos, "--json", "--csv").code == 2
+    assert cli("predict", photos, photos).code == 2  # a folder that is no run
+
+
+def test_names_steer_no_terminal(cli: Cli, played: Played, photos: Path, tmp_path: Path) -> None:
+    evil = tmp_path / "\x1b[2J[bold].png"
+    shutil.copy(photos / "neg" / "cat" / "001.png", evil)
+    ended = cli("predict", played(), evil, tmp_path / "\x1b]0;x.png")
+    assert ended.code == 1
+    assert all(line.isprintable() for line in ended.out.split("\n"))
+    assert "\\x1b[2J[bold].png" in ended.out
+
+
+def test_explain_writes_a_picture_for_each_image(
+    cli: Cli, played: Played, photos: Path, tmp_path: Path
+) -> None:
+    folder = played()
+    cli("export", folder, "--to", "safetensors", "-o", "m.safetensors")
+    where = photos / "neg" / "cat"
+    (tmp_path / "odd").mkdir()
+    shutil.copy(where / "001.png", tmp_path / "odd" / "$x^{ a b.png")
+    ended = cli("predict", "m.safetensors", where, tmp_path / "odd", "--explain", "heat")
+    assert ended.code == 0, ended.err
+    pictures = sorted(path.name for path in Path("heat").iterdir())
+    assert pictures[:2] == ["0001-000.jpg.png", "0002-001.png.png"]
+    assert len(pictures) == 7
+    with Image.open(Path("heat") / pictures[-1]) as drawn:
+        assert drawn.size[0] > 2 * drawn.size[1] // 2
+        assert len(drawn.convert("RGB").getcolors(1 << 24) or []) > 50
+    cli("export", folder, "--to", "torchscript", "-o", "m.pt")
+    refused = cli("predict", "m.pt", where, "--explain", "heat2")
+    assert (refused.code, "--to safetensors" in refused.err) == (2, True)
