@@ -92,6 +92,15 @@ def layout(root: Path) -> Layout:
     return found
 
 
+def one_domain(root: Path, name: str) -> Layout:
+    """Look at a folder that is one domain by itself: class/image, or split/class/image."""
+    if not root.is_dir():
+        raise ProtofedError(f"the folder of images {shown(root)} is not there, or is no folder")
+    found = Layout(root, {name: _parts(root)})
+    _check_names(found)
+    return found
+
+
 _HOW = (
     "write domain/class/image, e.g. photo/dog/1.jpg, or domain/split/class/image with the splits "
     "train and test (and val)"

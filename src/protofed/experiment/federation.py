@@ -17,10 +17,18 @@ from protofed.core.site import NO_IMAGES, SERVER, ClientId, Dataset, Site
 from protofed.data.benchmark import Benchmark
 from protofed.data.catalog import entry_of
 from protofed.data.entry import Entry
-from protofed.data.parts import Part, divide, unused, withhold
+from protofed.data.parts import Part, PartRecord, divide, to_json, unused, withhold
 from protofed.data.transforms import Augment
+from protofed.experiment.environment import fingerprints
 from protofed.experiment.spec import Experiment
 from protofed.nets import build
+
+
+class Declared(NamedTuple):
+    """What the sites of a federation say of images that never leave them."""
+
+    fingerprints: dict[str, str]  # by domain
+    held: list[PartRecord]
 
 
 class Federation(NamedTuple):
@@ -33,11 +41,20 @@ class Federation(NamedTuple):
     sites: dict[ClientId, Site]  # only of clients that hold images
     tests: dict[str, Dataset]
     notices: list[str]
+    declared: Declared | None = None  # where the images are elsewhere
 
     @property
     def everyone(self) -> dict[ClientId, Site]:
         """The server's site and all clients'."""
         return {SERVER: self.server, **self.sites}
+
+    def fingerprints(self) -> dict[str, str]:
+        """SHA-256 of each domain's images and labels, as the nets see them."""
+        return self.declared.fingerprints if self.declared else fingerprints(self.benchmark)
+
+    def held(self) -> list[PartRecord]:
+        """Who holds how many images of which class, as plain data."""
+        return self.declared.held if self.declared else to_json(self.parts, self.benchmark)
 
 
 def assemble(experiment: Experiment) -> Federation:
