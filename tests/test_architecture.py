@@ -26,8 +26,9 @@ MAY_IMPORT = {
     "report": {"core", "experiment", "study", "figures", "report"},
     "recipes": {"core", "data", "methods", "experiment", "study", "recipes"},
     "testing": {"core", "engines", "testing"},
+    "deploy": {"core", "engines", "data", "experiment", "deploy"},
     "cli": {
-        *("", "core", "methods", "data", "experiment", "cli"),
+        *("", "core", "methods", "data", "experiment", "deploy", "cli"),
         *("study", "figures", "report", "recipes"),
     },
     "": {"core", "methods", "experiment", "cli"},

@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from protofed import __version__
 from protofed.cli.compare import ablate, compare, sweep, track
+from protofed.cli.fleet import join, serve, submit
 from protofed.cli.listing import data_app, methods_app
 from protofed.cli.plot import plot
 from protofed.cli.report import report
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-for command in (run, compare, ablate, sweep, reproduce, plot, report, track):
+for command in (run, compare, ablate, sweep, reproduce, plot, report, track, serve, join, submit):
     app.command(cls=Plain)(command)
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")

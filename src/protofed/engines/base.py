@@ -31,7 +31,8 @@ class Engine(Protocol):
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
         """The models of some clients, or of the server, on every test set that the engine can
-        bring them to; changes no state."""
+        bring them to; changes no state.
+        """
 
     def save(self, folder: Path) -> None:
         """Write the private states of all clients into a folder."""

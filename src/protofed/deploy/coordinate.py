@@ -1,0 +1,193 @@
+"""The coordinator: asks the sites what they have, agrees with them, and plays the run."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from protofed.core.admission import FRAME
+from protofed.core.allocator import keep_memory
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.pack import pack, unpack
+from protofed.core.threads import torch_threads
+from protofed.deploy.job import Job, Line
+from protofed.engines.base import Engine
+from protofed.engines.flower import Fleet, FlowerEngine
+from protofed.engines.flower import Run as Told
+from protofed.engines.post import Lost, Post
+from protofed.engines.wire import Answer, Ask
+from protofed.experiment.describe import method_name
+from protofed.experiment.federation import Federation
+from protofed.experiment.remote import (
+    Offer,
+    agreed_classes,
+    clients_of,
+    coordinator,
+    experiment_of,
+    sizes_of,
+    tests_of,
+)
+from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.runner import Note, Run, Tell, default_folder
+from protofed.experiment.spec import Experiment
+
+RECORD = "federation.json"
+PAUSE = 0.5
+
+
+def play(post: Post, file: Path) -> None:
+    """Play the run of a job; whoever submitted it hears how it goes and how it ended."""
+    job, line = Job.read(file), Line(file.parent)
+    try:
+        _play(post, job, line)
+        line.tell(done=True)
+    except ProtofedError as fault:
+        line.tell(error=str(fault))
+        raise
+    except Exception as fault:
+        line.tell(error=f"{type(fault).__name__}: {fault}", trace=traceback.format_exc())
+        raise
+
+
+def _play(post: Post, job: Job, line: Line) -> None:
+    offers = gather(post, job)
+    experiment = experiment_of(job.spec, offers)
+    folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
+    folder.check(experiment)
+    begun = folder.newest()
+    line.tell(
+        folder=str(folder.path),
+        spec=experiment.plain(),
+        finished=begun.round if begun and not folder.done.exists() else 0,
+    )
+    if folder.done.exists():
+        return
+    if begun and not job.resume:
+        raise ProtofedError(
+            f"{folder.path} holds a run that was begun and not finished\n"
+            f"give --resume to go on with it, or another --out"
+        )
+    keep_memory()
+    federation = coordinator(experiment, offers)
+    with torch_threads(experiment.threads), folder.locked():
+        told = Told(_run_name(folder), _brief(experiment, offers), experiment.rounds)
+        fleet = Fleet(clients_of(experiment), tests_of(experiment, offers))
+
+        def hire(tell: Tell, note: Note) -> Engine:
+            return _engine(post, experiment, federation, fleet, told, job.deadline, note, tell)
+
+        with closing(Run(experiment, experiment.method, folder, federation, hire)) as run:
+            run.play(line.watch)
+
+
+def _engine(
+    post: Post,
+    experiment: Experiment,
+    federation: Federation,
+    fleet: Fleet,
+    told: Told,
+    deadline: float,
+    note: Note,
+    tell: Tell,
+) -> FlowerEngine[Any, Any]:
+    method, server, least = experiment.method, federation.server, experiment.min_clients
+    return FlowerEngine(post, method, server, fleet, told, deadline, least, note, tell)
+
+
+def _run_name(folder: RunDir) -> str:
+    """The name under which the sites keep their states: made once for a run folder."""
+    record = folder.path / RECORD
+    if folder.newest() is None or not record.exists():
+        folder.write(RECORD, {"run": secrets.token_hex(16)})
+    return str(read_json(record)["run"])
+
+
+def _brief(experiment: Experiment, offers: Sequence[Offer]) -> str:
+    """What every site is told with every message."""
+    return json.dumps(
+        {
+            "spec": experiment.plain(),
+            "classes": agreed_classes(offers),
+            "sizes": sizes_of(experiment, offers),
+        }
+    )
+
+
+def gather(post: Post, job: Job) -> list[Offer]:
+    """What the sites offer, once all are there that must be."""
+    experiment = experiment_of(job.spec)
+    names = _present(post, job)
+    about = {
+        "method": method_name(experiment.method),
+        "rounds": experiment.rounds,
+        "side": experiment.data.side,
+    }
+    ask = Ask("describe", json.dumps(about), session=secrets.token_hex(8))
+    answers = post.ask(dict.fromkeys(names, pack(ask)), job.wait, len(names))
+    offers, faults = [], []
+    for name in names:
+        try:
+            offers.append(_offer(name, ask, answers[name]))
+        except ProtofedError as fault:
+            faults.append(printable(f"{name}: {fault}"))
+    if faults:
+        raise ProtofedError("not every site can take part:\n" + "\n".join(faults))
+    agreed_classes(offers)
+    return offers
+
+
+def _present(post: Post, job: Job) -> list[str]:
+    """The sites that are there, in the order of their names; waits for those that must be."""
+    end = time.monotonic() + job.wait
+    while True:
+        here = sorted(post.online())
+        wanted = job.sites or tuple(here)
+        missing = [name for name in wanted if name not in here]
+        if not missing and len(here) >= job.count:
+            return sorted(wanted)
+        if time.monotonic() > end:
+            break
+        time.sleep(PAUSE)
+    lacking = f"missing: {', '.join(missing)}" if missing else f"{job.count} are needed"
+    raise ProtofedError(
+        f"not all sites came online within {job.wait:g} s; there: {', '.join(here) or 'none'}; "
+        f"{lacking}\nlet them run protofed join, or name those that shall take part with --sites"
+    )
+
+
+def _offer(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
+    """A site's offer, in the form that it must have."""
+    if isinstance(letter, Lost):
+        raise ProtofedError(letter.reason)
+    answer = unpack(letter, most=4 * FRAME)
+    if type(answer) is not Answer or answer.question != ask.question:
+        raise ProtofedError("answers another question")
+    if answer.fault:
+        raise ProtofedError(answer.fault)
+    try:
+        told = json.loads(answer.told)
+        held = {str(label): int(count) for label, count in told["held"].items()}
+        offer = Offer(
+            site=name,
+            classes=tuple(sorted({str(label) for label in told["classes"]})),
+            held=held,
+            test=int(told["test"]),
+            fingerprint=printable(str(told["fingerprint"]), 64),
+            note=printable(str(told["note"]), 300),
+            versions=tuple(printable(str(version), 60) for version in told["versions"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise ProtofedError(f"its description cannot be read: {fault}") from fault
+    if (
+        not offer.classes
+        or min(held.values(), default=0) < 1
+        or not held.keys() <= {*offer.classes}
+    ):
+        raise ProtofedError("its description cannot be true")
+    return offer
