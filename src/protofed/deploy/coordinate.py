@@ -6,7 +6,6 @@ import json
 import secrets
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,18 @@ from protofed.core.pack import pack, unpack
 from protofed.core.threads import torch_threads
 from protofed.deploy.job import Job, Line
 from protofed.engines.base import Engine
-from protofed.engines.flower import Fleet, FlowerEngine
-from protofed.engines.flower import Run as Told
+from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Lost, Post
 from protofed.engines.wire import Answer, Ask
-from protofed.experiment.describe import method_name
+from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
 from protofed.experiment.remote import (
     Offer,
     agreed_classes,
+    brief_of,
     clients_of,
     coordinator,
     experiment_of,
-    sizes_of,
     tests_of,
 )
 from protofed.experiment.rundir import RunDir, read_json
@@ -76,7 +74,7 @@ def _play(post: Post, job: Job, line: Line) -> None:
     keep_memory()
     federation = coordinator(experiment, offers)
     with torch_threads(experiment.threads), folder.locked():
-        told = Told(_run_name(folder), _brief(experiment, offers), experiment.rounds)
+        told = Told(_run_name(folder), brief_of(experiment, offers), experiment.rounds)
         fleet = Fleet(clients_of(experiment), tests_of(experiment, offers))
 
         def hire(tell: Tell, note: Note) -> Engine:
@@ -108,23 +106,12 @@ def _run_name(folder: RunDir) -> str:
     return str(read_json(record)["run"])
 
 
-def _brief(experiment: Experiment, offers: Sequence[Offer]) -> str:
-    """What every site is told with every message."""
-    return json.dumps(
-        {
-            "spec": experiment.plain(),
-            "classes": agreed_classes(offers),
-            "sizes": sizes_of(experiment, offers),
-        }
-    )
-
-
 def gather(post: Post, job: Job) -> list[Offer]:
     """What the sites offer, once all are there that must be."""
     experiment = experiment_of(job.spec)
     names = _present(post, job)
     about = {
-        "method": method_name(experiment.method),
+        "method": describe_method(experiment.method),
         "rounds": experiment.rounds,
         "side": experiment.data.side,
     }
@@ -133,7 +120,7 @@ def gather(post: Post, job: Job) -> list[Offer]:
     offers, faults = [], []
     for name in names:
         try:
-            offers.append(_offer(name, ask, answers[name]))
+            offers.append(offer_from(name, ask, answers[name]))
         except ProtofedError as fault:
             faults.append(printable(f"{name}: {fault}"))
     if faults:
@@ -161,7 +148,7 @@ def _present(post: Post, job: Job) -> list[str]:
     )
 
 
-def _offer(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
+def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
     """A site's offer, in the form that it must have."""
     if isinstance(letter, Lost):
         raise ProtofedError(letter.reason)
@@ -176,6 +163,7 @@ def _offer(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
         offer = Offer(
             site=name,
             classes=tuple(sorted({str(label) for label in told["classes"]})),
+            train=int(told["train"]),
             held=held,
             test=int(told["test"]),
             fingerprint=printable(str(told["fingerprint"]), 64),
@@ -184,10 +172,12 @@ def _offer(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise ProtofedError(f"its description cannot be read: {fault}") from fault
-    if (
-        not offer.classes
-        or min(held.values(), default=0) < 1
-        or not held.keys() <= {*offer.classes}
-    ):
+    if not _plausible(offer):
         raise ProtofedError("its description cannot be true")
     return offer
+
+
+def _plausible(offer: Offer) -> bool:
+    known = offer.held.keys() <= {*offer.classes} and all(n > 0 for n in offer.held.values())
+    counted = not offer.held or sum(offer.held.values()) == offer.train
+    return bool(offer.classes) and offer.train > 0 and offer.test >= 0 and known and counted

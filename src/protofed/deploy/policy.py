@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.experiment.parse import read_spec
 
 
 class Policy(BaseModel):
@@ -14,7 +16,10 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    def allows(self, method_name: str, rounds: int) -> str | None:
+    min_examples: int = 1  # behind a prototype
+    send_counts: bool = True  # how many are behind each
+
+    def allows(self, method: str | AnyMethod, rounds: int) -> str | None:
         """Why a run is not allowed; None if it is."""
         return None
 
@@ -25,4 +30,4 @@ class Policy(BaseModel):
 
 def read_policy(path: Path | None) -> Policy:
     """The policy in a file; without one, everything is allowed."""
-    return Policy()
+    return Policy.model_validate(read_spec(path)) if path else Policy()

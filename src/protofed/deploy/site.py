@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.method import AnyMethod
 from protofed.core.pack import pack, unpack
 from protofed.core.site import Dataset, Site
 from protofed.core.tally import tally
@@ -19,9 +20,8 @@ from protofed.deploy.policy import Policy
 from protofed.deploy.store import Kept, Store
 from protofed.engines.base import attempt
 from protofed.engines.wire import Answer, Ask, answer_to, tallies_to
-from protofed.experiment.describe import method_name
 from protofed.experiment.environment import environment, fingerprints
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import experiment_from, method_from
 from protofed.experiment.remote import Offer, place_of
 from protofed.experiment.spec import Experiment
 
@@ -69,15 +69,17 @@ class Desk:
     def _describe(self, ask: Ask) -> Answer:
         """What this site offers; a run that its policy forbids is refused here already."""
         brief = json.loads(ask.brief)
-        self._check(str(brief["method"]), int(brief["rounds"]))
+        self._check(method_from(brief["method"]), int(brief["rounds"]))
         domain, classes = self._images(int(brief["side"]))
         counts = domain.train.labels.bincount(minlength=len(classes)).tolist()
+        held = {name: count for name, count in zip(classes, counts, strict=True) if count}
         sums = fingerprints(Benchmark("", classes, (domain,)))
         versions = environment()
         offer = Offer(
             site=self.name,
             classes=classes,
-            held={name: count for name, count in zip(classes, counts, strict=True) if count},
+            train=len(domain.train),
+            held=held if self.policy.send_counts else {},
             test=len(domain.test),
             fingerprint=sums[self.name],
             note=domain.note,
@@ -88,16 +90,16 @@ class Desk:
     def _images(self, side: int) -> tuple[Domain, tuple[str, ...]]:
         return own_domain(self.data, self.name, side)
 
-    def _check(self, method: str, rounds: int) -> None:
+    def _check(self, method: AnyMethod, rounds: int) -> None:
         if reason := self.policy.allows(method, rounds):
-            raise ProtofedError(f"its policy refuses: {reason}")
+            raise ProtofedError(reason)
 
     def _seat(self, ask: Ask) -> Seat:
         """The place in a run that a brief tells of; the last one is remembered."""
         if ask.brief not in self.seats:
             brief: dict[str, Any] = json.loads(ask.brief)
             experiment = experiment_from(brief["spec"])
-            self._check(method_name(experiment.method), experiment.rounds)
+            self._check(experiment.method, experiment.rounds)
             sizes = {int(client): int(size) for client, size in brief["sizes"].items()}
             domain, classes = self._images(experiment.data.side)
             if list(classes) != brief["classes"]:

@@ -21,7 +21,7 @@ from protofed.engines.wire import Answer, Ask, tallies_from
 MOST_REASON = 300
 
 
-class Run(NamedTuple):
+class Told(NamedTuple):
     """What the sites are told of a run with every message."""
 
     name: str  # states are kept under it
@@ -45,7 +45,7 @@ class FlowerEngine(Generic[S, C]):
         method: Method[S, C],
         server: Site,
         fleet: Fleet,
-        run: Run,
+        run: Told,
         deadline: float,
         least: int,
         note: Callable[[Event], None],

@@ -40,16 +40,12 @@ class Offer(NamedTuple):
 
     site: str
     classes: tuple[str, ...]
-    held: dict[str, int]  # training images of each class
+    train: int  # images to train on
+    held: dict[str, int]  # of each class; nothing if the site keeps that to itself
     test: int  # images to score on
     fingerprint: str  # SHA-256 of its images
     note: str = ""  # what a reader of its scores must know
     versions: tuple[str, ...] = ()
-
-    @property
-    def train(self) -> int:
-        """Its training images."""
-        return sum(self.held.values())
 
 
 def experiment_of(raw: Mapping[str, Any], offers: Sequence[Offer] = ()) -> Experiment:
@@ -129,6 +125,17 @@ def tests_of(experiment: Experiment, offers: Sequence[Offer]) -> dict[str, int]:
     }
 
 
+def brief_of(experiment: Experiment, offers: Sequence[Offer]) -> str:
+    """What every site is told with every message."""
+    return json.dumps(
+        {
+            "spec": experiment.plain(),
+            "classes": agreed_classes(offers),
+            "sizes": sizes_of(experiment, offers),
+        }
+    )
+
+
 def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
     """The federation as its coordinator sees it: sites with names and sizes, and no image."""
     classes, by_name = agreed_classes(offers), {offer.site: offer for offer in offers}
@@ -147,7 +154,7 @@ def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
     }
     sums = {name: by_name[name].fingerprint for name in experiment.data.domains}
     held = [
-        {"client": client, "domain": name, "held": by_name[name].held, "rows": []}
+        {"client": client, "domain": name, "held": _held(by_name[name]), "rows": []}
         for client, name in clients.items()
     ]
     notes = [f"{name}: {by_name[name].note}" for name in sums if by_name[name].note]
@@ -161,6 +168,10 @@ def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
         notices=[*cautions(experiment, nets), *left_out_note(experiment), *notes],
         declared=Declared(sums, held),
     )
+
+
+def _held(offer: Offer) -> dict[str, int]:
+    return offer.held or {"(kept back)": offer.train}
 
 
 class Place(NamedTuple):
