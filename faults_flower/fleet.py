@@ -120,6 +120,12 @@ class Fleet:
         if number == signal.SIGKILL:
             self.running.pop(name).wait()
 
+    def kill(self, pid: int) -> None:
+        """Kill one process and all it has started."""
+        for other in tree_of(pid):
+            with suppress(ProcessLookupError):
+                os.kill(other, signal.SIGKILL)
+
     def close(self) -> None:
         """End everything."""
         for process in self.running.values():

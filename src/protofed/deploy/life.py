@@ -77,6 +77,6 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        if self.life is not None:
+        if self.life >= 0:
             os.close(self.life)
-            self.life = None
+            self.life = -1
