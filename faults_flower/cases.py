@@ -14,13 +14,13 @@ from faults_flower.fleet import PATIENCE, Fleet, tree_of, wait_for
 
 SITES = ("site-a", "site-b", "site-c")
 VICTIM, VICTIM_ID = "site-b", "1"
-DEADLINE = 15.0  # seconds
+DEADLINE = 20.0  # seconds
 GRACE = 5.0  # seconds after the deadline by which a round must have ended
 SPEC: dict[str, Any] = {
     "data": {"side": 16},
     "method": {"name": "scaffold"},  # its clients have private states
     "training": {"epochs": 1, "batch": 4},
-    "net": "moon-mlp",
+    "net": "moon-cnn",
     "min_clients": 2,
     "rounds": 4,
 }

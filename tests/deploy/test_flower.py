@@ -46,7 +46,7 @@ def two(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_three_methods_give_the_bits_of_the_local_engine(two: Path, tmp_path: Path) -> None:
     with Fleet(tmp_path / "fleet", two, SITES) as fleet:
         for name in ("fedavg", "fpl", "pgct"):
-            raw, out = spec(name, evaluate_every=2), tmp_path / name
+            raw, out = spec(name, evaluate_every=2, net="moon-cnn"), tmp_path / name
             run = fleet.submit(raw, out, "--deadline", "100")
             alone = local(raw, two, tmp_path / f"local-{name}")
             assert run.wait(180) == 0, fleet.said(name)
