@@ -1,1 +1,1 @@
-"""A real federation: a coordinator that serves and submits, sites that join, Flower in between."""
+"""A federation across machines, carried by Flower."""

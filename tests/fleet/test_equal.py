@@ -13,7 +13,7 @@ from protofed.experiment.parse import experiment_from
 from protofed.experiment.remote import experiment_of
 from protofed.experiment.runner import run
 from protofed.methods import METHODS
-from tests.deploy.desks import SPEC, Walking, desks, events, made
+from tests.fleet.desks import SPEC, Walking, desks, events, made
 from tests.experiment.conftest import quick
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults_flower.fleet import Fleet
 
-from tests.deploy.test_equal import local, model, spec
+from tests.fleet.test_equal import local, model, spec
 
 pytest.importorskip("flwr")
 

@@ -13,7 +13,7 @@ from protofed.core.message import Message
 from protofed.deploy.store import Kept, Store
 from protofed.engines.wire import Ask
 from protofed.experiment.remote import agreed_classes, brief_of, coordinator, experiment_of
-from tests.deploy.desks import RUN, SPEC, Walking, desks, events, made, offers, told
+from tests.fleet.desks import RUN, SPEC, Walking, desks, events, made, offers, told
 
 SESSION = "cd" * 8
 

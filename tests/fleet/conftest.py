@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import make
-from tests.deploy.desks import SITES
+from tests.fleet.desks import SITES
 
 
 @pytest.fixture(scope="session")
