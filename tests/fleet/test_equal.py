@@ -13,8 +13,8 @@ from protofed.experiment.parse import experiment_from
 from protofed.experiment.remote import experiment_of
 from protofed.experiment.runner import run
 from protofed.methods import METHODS
-from tests.fleet.desks import SPEC, Walking, desks, events, made
 from tests.experiment.conftest import quick
+from tests.fleet.desks import SPEC, Walking, desks, events, made
 
 
 def spec(name: str, **more: Any) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def serve(
         raise typer.BadParameter("give --keys, or --insecure for a trial on this machine alone")
     if insecure:
         typer.echo("warning: --insecure: anybody on this machine can join and start runs", err=True)
+        typer.echo("it listens on 127.0.0.1 only; give --keys for other machines", err=True)
         host = LOCAL
     stand(_full(home) or state_folder("server"), (host, port), _full(keys))
 
@@ -49,6 +50,9 @@ def join(
         Path | None, typer.Option(help="Folder of this site's keys, from the coordinator.")
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="TOML file: what may leave.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at everything that is needed, and join nothing.")
+    ] = False,
     home: Home = None,
 ) -> None:
     """Take part in a federation with the images of this site, which never leave it."""
@@ -58,6 +62,10 @@ def join(
     from protofed.deploy.serve import state_folder
 
     place = _full(home) or state_folder(f"site-{name}")
+    if check:
+        from protofed.cli.checking import run_check
+
+        run_check(server, _full(keys), data.resolve(), place)
     take_part(Site(server, name, data.resolve(), place, _full(keys), _full(policy)))
 
 

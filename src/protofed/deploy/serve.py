@@ -153,7 +153,8 @@ def _stand(link: Child, own: Path | None, listen: tuple[str, int], server: Serve
 
         threading.Thread(target=watch, daemon=True).start()
         upstream = f"https://{LOCAL}:{server.port}"
-        stand(listen, upstream, own / "server.crt", own / "server.key", own / "ca.crt")
+        files = (own / "server.crt", own / "server.key", own / "ca.crt", own / "sites")
+        stand(listen, upstream, *files)
     if not link.running:
         raise ProtofedError("Flower's server ended by itself; see superlink.log beside serve.json")
 
