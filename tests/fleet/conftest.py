@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
+
+with warnings.catch_warnings():
+    # Flower's commands ask click 8.5, through typer, for names that click 9 will drop
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import flwr.serverapp  # noqa: F401
 
 from tests.data.pictures import make
 from tests.fleet.desks import SITES

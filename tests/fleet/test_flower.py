@@ -11,8 +11,6 @@ from faults_flower.fleet import Fleet
 
 from tests.fleet.test_equal import local, model, spec
 
-pytest.importorskip("flwr")
-
 SITES = ("site-a", "site-b")
 
 

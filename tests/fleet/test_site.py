@@ -10,6 +10,7 @@ import pytest
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
+from protofed.core.site import Step
 from protofed.deploy.store import Kept, Store
 from protofed.engines.wire import Ask
 from protofed.experiment.remote import agreed_classes, brief_of, coordinator, experiment_of
@@ -22,7 +23,8 @@ def first_ask(images: Path, home: Path) -> Ask:
     known = offers(desks(images, home))
     experiment = experiment_of({**SPEC, "method": "scaffold"}, known)
     federation = coordinator(experiment, known)
-    inbox = experiment.method.publish(experiment.method.init_server(federation.server))
+    method, site = experiment.method, federation.server
+    inbox = method.send(site, method.init_server(site), [0], Step(0, 2))[0]
     brief = brief_of(experiment, known)
     return Ask("train", brief, RUN, SESSION, rounds=2, inbox=inbox)
 
