@@ -12,8 +12,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import flwr.serverapp  # noqa: F401
 
+from tests.cli.conftest import cli
 from tests.data.pictures import make
 from tests.fleet.desks import SITES
+
+__all__ = ["cli"]
 
 
 @pytest.fixture(scope="session")

@@ -76,5 +76,5 @@ def lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 def progress_from(told: list[Any]) -> Progress:
     """What `Line.watch` told."""
-    *rest, left, notices = told
-    return Progress(*rest, math.nan if left < 0 else left, tuple(notices))
+    finished, rounds, mean, left, notices = told
+    return Progress(finished, rounds, mean, math.nan if left < 0 else left, tuple(notices))

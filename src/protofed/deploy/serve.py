@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -135,9 +136,13 @@ def _configure(server: Server, home: Path) -> None:
 
 def _register(own: Path, server: Server, home: Path) -> None:
     """Let the SuperLink know the sites' keys; it keeps nothing when it ends."""
-    from protofed.deploy.register import register
-
-    register(home, {name: own / "sites" / f"{name}.pub" for name in server.sites})
+    env = flower_environment(home)
+    for name in server.sites:
+        key = str(own / "sites" / f"{name}.pub")
+        command = ["flwr", "supernode", "register", key, CONNECTION, "--name", name]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ProtofedError(f"the key of {name} was not taken: {done.stderr or done.stdout}")
 
 
 def _stand(link: Child, own: Path | None, listen: tuple[str, int], server: Server) -> None:

@@ -20,9 +20,9 @@ from protofed.deploy.policy import Policy
 from protofed.deploy.store import Kept, Store
 from protofed.engines.base import attempt
 from protofed.engines.wire import Answer, Ask, answer_to, tallies_to
-from protofed.experiment.environment import environment, fingerprints
+from protofed.experiment.environment import fingerprints
 from protofed.experiment.parse import experiment_from, method_from
-from protofed.experiment.remote import Offer, place_of
+from protofed.experiment.remote import Offer, place_of, versions
 from protofed.experiment.spec import Experiment
 
 
@@ -74,7 +74,6 @@ class Desk:
         counts = domain.train.labels.bincount(minlength=len(classes)).tolist()
         held = {name: count for name, count in zip(classes, counts, strict=True) if count}
         sums = fingerprints(Benchmark("", classes, (domain,)))
-        versions = environment()
         offer = Offer(
             site=self.name,
             classes=classes,
@@ -83,7 +82,7 @@ class Desk:
             test=len(domain.test),
             fingerprint=sums[self.name],
             note=domain.note,
-            versions=tuple(f"{what} {versions[what]}" for what in ("protofed", "torch")),
+            versions=versions(),
         )
         return answer_to(ask, told=json.dumps(offer._asdict()))
 

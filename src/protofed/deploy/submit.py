@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from protofed.core.errors import ProtofedError
 from protofed.deploy.job import SOCKET, Job, lines
 from protofed.deploy.life import flower_environment
-from protofed.deploy.serve import CONNECTION, find, healthy
+from protofed.deploy.serve import CONNECTION, Server, find, healthy
 
 STARTING = 120.0  # seconds for Flower to start the process that plays the run
 APP = Path(__file__).parent / "flower-app"
@@ -27,29 +27,15 @@ def submit(job: Job, home: Path, hear: Callable[[dict[str, Any]], None]) -> None
     The run ends with this process: who wants it to outlive a terminal lets it run in a service.
     """
     server = find(home)
-    job = job if job.sites or job.count else _of_registered(job, server.sites)
+    if not job.sites and not job.count:
+        job = replace(job, sites=server.sites)
     with tempfile.TemporaryDirectory(prefix="protofed-") as place, _door(Path(place)) as door:
         file = job.write(Path(place))
         _flwr_run(home, file)
-        end = time.monotonic() + STARTING
-        while True:
-            try:
-                connection, _ = door.accept()
-                break
-            except TimeoutError:
-                if not healthy(server) or time.monotonic() > end:
-                    raise ProtofedError(
-                        f"the run was not started; see {home / 'superlink.log'}"
-                    ) from None
+        connection = _called(door, server, home)
         with connection:
             connection.settimeout(None)
             _follow(connection, home, hear)
-
-
-def _of_registered(job: Job, sites: tuple[str, ...]) -> Job:
-    from dataclasses import replace
-
-    return replace(job, sites=sites)
 
 
 @contextmanager
@@ -62,13 +48,22 @@ def _door(place: Path) -> Iterator[socket.socket]:
         yield door
 
 
+def _called(door: socket.socket, server: Server, home: Path) -> socket.socket:
+    """The line to the process that plays the run, once Flower has started it."""
+    end = time.monotonic() + STARTING
+    while time.monotonic() < end and healthy(server):
+        with suppress(TimeoutError):
+            connection, _ = door.accept()
+            return connection
+    raise ProtofedError(f"the run was not started; see {home / 'superlink.log'}")
+
+
 def _flwr_run(home: Path, file: Path) -> None:
-    name = secrets.token_hex(4)
     command = ["flwr", "run", str(APP), CONNECTION, "--run-config", f'job="{file}"']
     env = flower_environment(home)
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ProtofedError(f"Flower did not take the run {name}: {done.stdout}{done.stderr}")
+        raise ProtofedError(f"Flower did not take the run: {done.stdout}{done.stderr}")
 
 
 def _follow(connection: socket.socket, home: Path, hear: Callable[[dict[str, Any]], None]) -> None:

@@ -16,7 +16,9 @@ def as_record(blob: bytes) -> RecordDict:
 def as_bytes(record: RecordDict) -> bytes:
     """The bytes that `as_record` was given; anything else is refused."""
     try:
-        array = record["a"]["b"].numpy()  # by Flower's own rule without pickle
+        part = record["a"]
+        assert isinstance(part, ArrayRecord)
+        array = part["b"].numpy()  # by Flower's own rule without pickle
     except Exception as fault:  # a stranger's record may fail in any way
         raise ProtofedError(f"not one of our messages: {type(fault).__name__}") from fault
     if array.dtype != np.uint8 or array.ndim != 1:

@@ -17,7 +17,8 @@ from protofed.core.errors import ProtofedError
 from protofed.core.site import ClientId, Dataset, Site, to_hold_out
 from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.folder import FolderEntry
-from protofed.data.parts import Part
+from protofed.data.parts import Part, PartRecord
+from protofed.experiment.environment import environment
 from protofed.experiment.federation import (
     Declared,
     Federation,
@@ -138,7 +139,7 @@ def brief_of(experiment: Experiment, offers: Sequence[Offer]) -> str:
 
 def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
     """The federation as its coordinator sees it: sites with names and sizes, and no image."""
-    classes, by_name = agreed_classes(offers), {offer.site: offer for offer in offers}
+    classes = agreed_classes(offers)
     side = experiment.data.side
     nothing = Dataset(
         torch.zeros(0, side, side, 3, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
@@ -152,12 +153,6 @@ def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
         client: replace(server, id=client, domain=name, net=nets[client % len(nets)])
         for client, name in clients.items()
     }
-    sums = {name: by_name[name].fingerprint for name in experiment.data.domains}
-    held = [
-        {"client": client, "domain": name, "held": _held(by_name[name]), "rows": []}
-        for client, name in clients.items()
-    ]
-    notes = [f"{name}: {by_name[name].note}" for name in sums if by_name[name].note]
     return Federation(
         benchmark=Benchmark(experiment.data.label, classes, domains),
         parts=tuple(Part(client, name, torch.arange(0)) for client, name in clients.items()),
@@ -165,9 +160,37 @@ def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
         server=server,
         sites=sites,
         tests=dict.fromkeys(experiment.data.domains, nothing),
-        notices=[*cautions(experiment, nets), *left_out_note(experiment), *notes],
-        declared=Declared(sums, held),
+        notices=[*cautions(experiment, nets), *left_out_note(experiment), *_notes(offers)],
+        declared=_declared(clients, offers),
     )
+
+
+def _declared(clients: Mapping[ClientId, str], offers: Sequence[Offer]) -> Declared:
+    """What goes on record of the sites' images."""
+    by_name = {offer.site: offer for offer in sorted(offers)}
+    held: list[PartRecord] = [
+        {"client": client, "domain": name, "held": _held(by_name[name]), "rows": []}
+        for client, name in clients.items()
+    ]
+    return Declared({name: offer.fingerprint for name, offer in by_name.items()}, held)
+
+
+def _notes(offers: Sequence[Offer]) -> list[str]:
+    """What a reader of the scores must know of the sites."""
+    notes = [f"{offer.site}: {offer.note}" for offer in sorted(offers) if offer.note]
+    others = {offer.site: _others(offer) for offer in sorted(offers)}
+    return notes + [f"{name}: runs {', '.join(found)}" for name, found in others.items() if found]
+
+
+def versions() -> tuple[str, ...]:
+    """What decides bits on this machine."""
+    known = environment()
+    return tuple(f"{what} {known[what]}" for what in ("protofed", "torch"))
+
+
+def _others(offer: Offer) -> list[str]:
+    """The versions of a site that are not those of the coordinator: its bits may differ."""
+    return [version for version in offer.versions if version not in versions()]
 
 
 def _held(offer: Offer) -> dict[str, int]:
