@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ WORDS = {
 }
 
 
-def images(folder: Path) -> Path:
+def images(folder: Path, sites: Sequence[str]) -> Path:
     """Tiny noisy images of two classes for each site."""
     draw = np.random.default_rng(0)
-    for site in SITES:
+    for site in sites:
         for label, name in enumerate(("bird", "cat")):
             (folder / site / name).mkdir(parents=True)
             for number in range(9):
@@ -45,7 +46,7 @@ def measure(name: str, count: int) -> list[dict[str, Any]]:
     """Some cases of one kind, in a federation of their own; processes left behind count too."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        with Fleet(folder / "fleet", images(folder / "images"), SITES) as fleet:
+        with Fleet(folder / "fleet", images(folder / "images", SITES), SITES) as fleet:
             found = CASES[name](fleet, folder / name, count)
         assert fleet.left() == [], "processes were left behind"
     return [dict(case) for case in found]

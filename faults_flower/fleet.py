@@ -107,10 +107,19 @@ class Fleet:
 
     def submit(self, spec: dict[str, Any], out: Path, *words: str) -> subprocess.Popen[bytes]:
         """Submit a run."""
+        file = self._written(spec, out)
+        who = ["--sites", ",".join(self.sites)]
+        return self.start(out.name, "submit", file, "--out", str(out), *who, *words)
+
+    def local(self, spec: dict[str, Any], out: Path) -> subprocess.Popen[bytes]:
+        """The same in one process, without any of this."""
+        file = self._written(spec, out)
+        return self.start(out.name, "run", "--spec", file, "--out", str(out), "--workers", "0")
+
+    def _written(self, spec: dict[str, Any], out: Path) -> str:
         file = self.folder / f"{out.name}.toml"
         file.write_text(_toml(spec))
-        who = ["--sites", ",".join(self.sites)]
-        return self.start(out.name, "submit", str(file), "--out", str(out), *who, *words)
+        return str(file)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a command and to all it has started, at once."""
