@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def _play(post: Post, job: Job, line: Line) -> None:
     keep_memory()
     federation = coordinator(experiment, offers)
     with torch_threads(experiment.threads), folder.locked():
-        told = Told(_run_name(folder), brief_of(experiment, offers), experiment.rounds)
+        folder.open(experiment)
+        told = Told(_run_name(folder, offers), brief_of(experiment, offers), experiment.rounds)
         fleet = Fleet(clients_of(experiment), tests_of(experiment, offers))
 
         def hire(tell: Tell, note: Note) -> Engine:
@@ -98,18 +100,21 @@ def _engine(
     return FlowerEngine(post, method, server, fleet, told, deadline, least, note, tell)
 
 
-def _run_name(folder: RunDir) -> str:
+def _run_name(folder: RunDir, offers: Sequence[Offer]) -> str:
     """The name under which the sites keep their states: made once for a run folder."""
     record = folder.path / RECORD
     if folder.newest() is None or not record.exists():
-        folder.write(RECORD, {"run": secrets.token_hex(16)})
+        folder.write(RECORD, {"run": secrets.token_hex(16), "offers": offers})
     return str(read_json(record)["run"])
 
 
 def gather(post: Post, job: Job) -> list[Offer]:
-    """What the sites offer, once all are there that must be."""
-    experiment = experiment_of(job.spec)
-    names = _present(post, job)
+    """What the sites offer, once all are there that must be.
+
+    A run that goes on can do so without a site that was there before, while enough are left.
+    """
+    experiment, known = experiment_of(job.spec), _known(job)
+    names = _present(post, job, known, experiment.min_clients)
     about = {
         "method": describe_method(experiment.method),
         "rounds": experiment.rounds,
@@ -125,23 +130,36 @@ def gather(post: Post, job: Job) -> list[Offer]:
             faults.append(printable(f"{name}: {fault}"))
     if faults:
         raise ProtofedError("not every site can take part:\n" + "\n".join(faults))
+    offers += [offer for name, offer in known.items() if name not in names]
     agreed_classes(offers)
-    return offers
+    return sorted(offers)
 
 
-def _present(post: Post, job: Job) -> list[str]:
+def _known(job: Job) -> dict[str, Offer]:
+    """What the sites of a run that goes on have offered before."""
+    record = Path(job.here) / job.out / RECORD
+    if not job.resume or not job.out or not record.exists():
+        return {}
+    offers = [Offer(*told) for told in read_json(record)["offers"]]
+    return {offer.site: offer._replace(classes=tuple(offer.classes)) for offer in offers}
+
+
+def _present(post: Post, job: Job, known: Mapping[str, Offer], least: int) -> list[str]:
     """The sites that are there, in the order of their names; waits for those that must be."""
     end = time.monotonic() + job.wait
     while True:
         here = sorted(post.online())
-        wanted = job.sites or tuple(here)
+        wanted = [*known] or [*job.sites] or here
         missing = [name for name in wanted if name not in here]
-        if not missing and len(here) >= job.count:
-            return sorted(wanted)
+        there = sorted(name for name in wanted if name in here)
+        if not missing and there and len(there) >= job.count:
+            return there
         if time.monotonic() > end:
             break
         time.sleep(PAUSE)
-    lacking = f"missing: {', '.join(missing)}" if missing else f"{job.count} are needed"
+    if known and len(there) >= least:
+        return there
+    lacking = f"missing: {', '.join(missing)}" if missing else f"{job.count or 1} are needed"
     raise ProtofedError(
         f"not all sites came online within {job.wait:g} s; there: {', '.join(here) or 'none'}; "
         f"{lacking}\nlet them run protofed join, or name those that shall take part with --sites"

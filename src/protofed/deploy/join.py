@@ -14,7 +14,9 @@ from typing import NamedTuple, NoReturn
 
 from protofed.core.errors import ProtofedError
 from protofed.deploy.life import Child, flower_environment
+from protofed.deploy.policy import read_policy
 from protofed.deploy.serve import LOCAL, free_port
+from protofed.experiment.rundir import RunDir
 
 LOOK = 0.5  # seconds between two looks at the processes
 RETRY = 5.0  # seconds before a process that has ended is started again
@@ -40,7 +42,10 @@ def join(site: Site) -> None:
     _check(site)
     site.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     _on_signals()
-    with tempfile.TemporaryDirectory(prefix="protofed-") as place:  # a socket's path must be short
+    with (
+        RunDir(site.home).locked(),
+        tempfile.TemporaryDirectory(prefix="protofed-") as place,  # a socket's path must be short
+    ):
         socket = Path(place) / "worker.sock"
         children: dict[str, Child] = {}
         try:
@@ -113,6 +118,7 @@ def _check(site: Site) -> None:
         )
     if not site.data.is_dir():
         raise ProtofedError(f"--data {site.data}: no such folder; it must hold class/image")
+    read_policy(site.policy)  # a fault of it is told here, not by a process that ends at once
 
 
 def _on_signals() -> None:

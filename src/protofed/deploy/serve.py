@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 from protofed.core.disk import write_json, write_whole
 from protofed.core.errors import ProtofedError
 from protofed.deploy.life import Child, flower_environment
-from protofed.experiment.rundir import read_json
+from protofed.experiment.rundir import RunDir, read_json
 
 LOCAL = "127.0.0.1"
 RECORD = "serve.json"
@@ -50,7 +50,8 @@ def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
     command = [sys.executable, "-m", "protofed.deploy.flower_process", "superlink"]
     options = ["--host", LOCAL, "--port", str(port), "--disable-runtime-dependency-installation"]
     _on_signals()
-    with closing(Child([*command, *options, *_tls(own)], env, home / "superlink.log")) as link:
+    words = [*command, *options, *_tls(own)]
+    with RunDir(home).locked(), closing(Child(words, env, home / "superlink.log")) as link:
         found = Server(port, str(own / "ca.crt") if own else "", _names(own))
         _await(link, found, home)
         _configure(found, home)

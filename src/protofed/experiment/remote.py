@@ -61,6 +61,10 @@ def experiment_of(raw: Mapping[str, Any], offers: Sequence[Offer] = ()) -> Exper
             f"data: in a federation the sites bring the images; of data only "
             f"{', '.join(DEFAULTS)} can be set"
         )
+    if raw.get("device", "cpu") != "cpu":
+        raise ProtofedError(
+            "device: in a federation sites compute on their processors; leave it out"
+        )
     if "partition" in raw:
         raise ProtofedError("partition: in a federation a site is a client; leave it out")
     sums = sorted((offer.site, offer.fingerprint) for offer in offers)
@@ -71,7 +75,7 @@ def experiment_of(raw: Mapping[str, Any], offers: Sequence[Offer] = ()) -> Exper
         "domains": names,
         "revision": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:12],
     }
-    experiment = experiment_from({**raw, "data": made})
+    experiment = experiment_from({**raw, "data": made, "device": "cpu"})
     if experiment.public is not None:
         raise ProtofedError(
             f"method: {experiment.method.about.label} needs public images, which a federation "
