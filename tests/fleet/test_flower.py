@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,13 @@ def test_what_flower_starts_for_every_message_does_not_wait_for_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_we_set_within_flower_is_there() -> None:
+    loop = import_module("flwr.supernode.start_client_internal")
+    assert "time.sleep(3)" in inspect.getsource(loop)
+    for name in ("flwr.supercore.heartbeat", "flwr.supernode.fleet_http_connection"):
+        assert import_module(name).HEARTBEAT_DEFAULT_INTERVAL == 30
 
 
 @pytest.fixture(scope="module")
