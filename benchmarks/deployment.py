@@ -49,7 +49,8 @@ def measure(net: str, sites: int) -> dict[str, float]:
 
 def _median(out: Path) -> float:
     lines = (out / "rounds.jsonl").read_text().splitlines()
-    return round(statistics.median(json.loads(line)["seconds"] for line in lines[1:]), 2)
+    seconds = [float(json.loads(line)["seconds"]) for line in lines[1:]]
+    return round(statistics.median(seconds), 2)
 
 
 def table(results: dict[str, Any]) -> str:
