@@ -62,7 +62,8 @@ class FlowerEngine(Generic[S, C]):
         self.finished = step.round + 1
         if self.start is None:
             self.start = step.round
-        packed = {id(inbox): self._letter("train", inbox, step) for inbox in inboxes.values()}
+        different = {id(inbox): inbox for inbox in inboxes.values()}  # a broadcast is packed once
+        packed = {key: self._letter("train", inbox, step) for key, inbox in different.items()}
         names = {client: self.fleet.clients[client] for client in inboxes}
         letters = {names[client]: packed[id(inbox)] for client, inbox in inboxes.items()}
         answers = self.post.ask(letters, self.deadline, self.least)
