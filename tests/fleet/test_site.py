@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,10 @@ import pytest
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
+from protofed.core.pack import pack
 from protofed.core.site import Step
+from protofed.deploy.policy import Policy
+from protofed.deploy.site import Desk
 from protofed.deploy.store import Kept, Store
 from protofed.engines.wire import Ask
 from protofed.experiment.remote import agreed_classes, brief_of, coordinator, experiment_of
@@ -107,3 +112,23 @@ def test_a_fault_at_a_site_is_told_in_words(images: Path, tmp_path: Path) -> Non
     desk = desks(images, tmp_path)["site-a"]
     assert "unknown question" in told(desk, Ask("dance")).fault
     assert "KeyError" in told(desk, Ask("describe", "{}")).fault
+
+
+def test_no_name_of_a_file_leaves_a_site(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "private-place"
+    shutil.copytree(images / "site-a", own)
+    (own / "cat" / "jane-doe.png").write_text("no image")
+    desk = Desk("site-a", own, tmp_path / "home", Policy(min_examples=1))
+    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
+    described = told(desk, Ask("describe", about))
+    assert described.fault == ""
+    shutil.rmtree(own / "cat")
+    shutil.rmtree(own / "bird")
+    failed = told(desk, Ask("describe", about))
+    assert failed.fault == "its images cannot be used, see worker.log at the site"
+    assert "private-place" in capsys.readouterr().err
+    for answer in (described, failed):
+        assert b"jane" not in pack(answer)
+        assert b"private-place" not in pack(answer)

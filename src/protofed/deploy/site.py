@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ from protofed.experiment.environment import fingerprints
 from protofed.experiment.parse import experiment_from, method_from
 from protofed.experiment.remote import Offer, place_of, versions
 from protofed.experiment.spec import Experiment
+
+LOG = "worker.log at the site"
 
 
 class Seat(NamedTuple):
@@ -59,9 +62,9 @@ class Desk:
             return pack(work[ask.what](ask))
         except ProtofedError as fault:
             return pack(answer_to(ask, fault=str(fault)))
-        except Exception as fault:  # the coordinator hears what failed; the trace stays here
+        except Exception as fault:  # its words may hold names of files, so they stay here
             traceback.print_exc()
-            return pack(answer_to(ask, fault=f"{type(fault).__name__}: {printable(str(fault))}"))
+            return pack(answer_to(ask, fault=f"{type(fault).__name__}, see {LOG}"))
 
     def _hello(self, ask: Ask) -> Answer:
         return answer_to(ask, told=self.name)
@@ -87,7 +90,12 @@ class Desk:
         return answer_to(ask, told=json.dumps(offer._asdict()))
 
     def _images(self, side: int) -> tuple[Domain, tuple[str, ...]]:
-        return own_domain(self.data, self.name, side)
+        """This site's images; what is wrong with them is for its own log alone."""
+        try:
+            return own_domain(self.data, self.name, side)
+        except ProtofedError as fault:
+            print(f"error: {fault}", file=sys.stderr, flush=True)
+            raise ProtofedError(f"its images cannot be used, see {LOG}") from fault
 
     def _check(self, method: AnyMethod, rounds: int) -> None:
         if reason := self.policy.allows(method, rounds):
