@@ -30,6 +30,11 @@ def test_joining_another_machine_wants_keys(tmp_path: Path) -> None:
         join(Site("fed.example.org", "north", tmp_path, tmp_path / "home"))
 
 
+def test_a_site_cannot_choose_where_its_files_go_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ProtofedError, match="letters, digits"):
+        join(Site("127.0.0.1:1", "../north", tmp_path, tmp_path / "home"))
+
+
 def test_joining_wants_a_folder_of_images(tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match="class/image"):
         join(Site("127.0.0.1:1", "north", tmp_path / "nowhere", tmp_path / "home"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from faults_flower.fleet import Fleet
 
+from protofed.deploy.life import OFFLINE
 from tests.fleet.test_equal import local, model, spec
 
 SITES = ("site-a", "site-b")
@@ -60,4 +61,9 @@ def test_three_methods_give_the_bits_of_the_local_engine(two: Path, tmp_path: Pa
             assert (out / "scores.jsonl").read_bytes() == (alone / "scores.jsonl").read_bytes()
             assert model(out) == model(alone)
             assert not (out / "events.jsonl").exists()
+        for pid in fleet.left():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"flower" in words or b"flwr" in words:
+                there = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                assert {f"{key}={value}".encode() for key, value in OFFLINE.items()} <= {*there}
     assert fleet.left() == []

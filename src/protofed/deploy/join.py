@@ -16,6 +16,7 @@ from protofed.core.errors import ProtofedError
 from protofed.deploy.life import Child, flower_environment
 from protofed.deploy.policy import read_policy
 from protofed.deploy.serve import LOCAL, free_port
+from protofed.engines.wire import SITE_NAME
 from protofed.experiment.rundir import RunDir
 
 LOOK = 0.5  # seconds between two looks at the processes
@@ -111,6 +112,8 @@ def _check(site: Site) -> None:
     host = site.server.rpartition(":")[0]
     if not host or not site.server.rpartition(":")[2].isdigit():
         raise ProtofedError(f"write the server as HOST:PORT, got {site.server}")
+    if not SITE_NAME.fullmatch(site.name):
+        raise ProtofedError(f"--name {site.name}: write letters, digits, - and _, at most 40")
     if site.keys is None and host not in (LOCAL, "localhost"):
         raise ProtofedError(
             f"{host} is another machine: give --keys, the folder that the coordinator made for "

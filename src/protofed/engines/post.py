@@ -13,10 +13,9 @@ from protofed.core.admission import FRAME
 from protofed.core.errors import ProtofedError, printable
 from protofed.core.pack import pack, unpack
 from protofed.engines.letters import as_bytes, as_record
-from protofed.engines.wire import Answer, Ask, answer_to
+from protofed.engines.wire import SITE_NAME, Answer, Ask, answer_to
 
 PAUSE = 0.2  # seconds between two looks for answers
-MOST_NAME = 60
 QUERY = "query"  # the one type of message; what is asked stands in the letter
 REASONS = {  # Flower's numbers of errors
     2: "its client app failed",
@@ -119,4 +118,4 @@ def _name(answer: bytes | Lost) -> str:
         return ""
     if type(told) is not Answer or told.question != answer_to(Ask("hello")).question:
         return ""
-    return printable(told.told, MOST_NAME)
+    return told.told if SITE_NAME.fullmatch(str(told.told)) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import field, replace
 
 from protofed.core import tree
@@ -12,6 +13,7 @@ from protofed.core.site import Step
 from protofed.core.tally import MAIN, Tallies, Tally
 
 MOST_OPINIONS = 20
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 @tree.node
