@@ -5,10 +5,10 @@ READY := .venv/.ready
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench faults format clean
+.PHONY: help setup demo test check bench faults faults-flower format clean
 
 help:  ## list these commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
 setup: $(READY)  ## make the environment in .venv
 
@@ -40,6 +40,11 @@ bench: $(READY)  ## measure against a plain loop and Flower (idle machine, most 
 faults: $(READY)  ## kill, starve and damage runs, and count what is lost (ten minutes)
 	$(BIN)/python -m faults
 	$(BIN)/python -m faults --docs
+
+faults-flower: $(READY)  ## kill and stop the processes of a real federation (most of an hour)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower]'
+	$(BIN)/python -m faults_flower
+	$(BIN)/python -m faults_flower --docs
 
 format: $(READY)  ## bring the code into shape
 	$(BIN)/ruff format .

@@ -18,7 +18,7 @@ from protofed.core.site import ClientId, Step
 from protofed.engines.base import Engine
 from protofed.engines.local import LocalEngine
 from protofed.experiment import runner
-from protofed.experiment.federation import assemble
+from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.incidents import PATIENCE
 from protofed.experiment.rundir import RunDir, load_server
 from protofed.experiment.runner import Progress, run
@@ -37,10 +37,10 @@ def lying(monkeypatch: pytest.MonkeyPatch, bad: Bad) -> None:
             replies = super().exchange(inboxes, step)
             return {c: nonsense(m) if bad(c, step) else m for c, m in replies.items()}
 
-    def engine(run: runner.Run[Any, Any], workers: runner.Workers) -> Engine:
-        return Lying(run.method, run.federation.everyone, run.federation.tests)
+    def engine(experiment: Experiment, federation: Federation, *more: object) -> Engine:
+        return Lying(experiment.method, federation.everyone, federation.tests)
 
-    monkeypatch.setattr(runner.Run, "_engine", engine)
+    monkeypatch.setattr(runner, "local_engine", engine)
 
 
 def nonsense(reply: Message) -> Message:

@@ -11,6 +11,7 @@ from protofed import __version__
 from protofed.cli.card import card
 from protofed.cli.compare import ablate, compare, sweep, track
 from protofed.cli.export import export
+from protofed.cli.fleet import join, serve, submit
 from protofed.cli.keys import keys
 from protofed.cli.listing import data_app, methods_app
 from protofed.cli.plain import Plain, Several
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 COMMANDS: list[Callable[..., None]] = [
     *(run, resume, compare, ablate, sweep, reproduce, plot, report, track),
-    *(export, predict, card),
+    *(export, predict, card, serve, join, submit),
 ]
 for command in COMMANDS:
     app.command(cls=Plain)(command)

@@ -12,8 +12,8 @@ import typer
 from protofed.cli.leave import LeaveOut, play_each
 
 if TYPE_CHECKING:
+    from protofed.experiment.hiring import Workers
     from protofed.experiment.result import Result
-    from protofed.experiment.runner import Workers
     from protofed.experiment.spec import Experiment
 
 MOST_WORKERS = 256

@@ -51,6 +51,11 @@ class Entry:
         return self.partition.only(self.chosen(domains))
 
     @property
+    def colours(self) -> tuple[Colour, Colour]:
+        """The mean and the spread by which pixels are scaled."""
+        return self.mean, self.std
+
+    @property
     def general_notes(self) -> tuple[str, ...]:
         """The notes that speak of no single domain."""
         named = tuple(f"{domain}: " for domain in self.domains + self.on_request)

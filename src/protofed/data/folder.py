@@ -12,8 +12,8 @@ from protofed.data import archive
 from protofed.data.archive import Archive
 from protofed.data.benchmark import Domain
 from protofed.data.entry import Entry
-from protofed.data.layout import layout
-from protofed.data.packing import Pack, packed
+from protofed.data.layout import layout, one_domain
+from protofed.data.packing import Pack, packed, packed_layout
 from protofed.data.partition import Equal
 
 
@@ -68,6 +68,24 @@ def folder_entry(root: Path, strict: bool = False) -> FolderEntry:
         root=found.root,
         strict=strict,
     )
+
+
+def own_domain(root: Path, name: str, side: int) -> tuple[Domain, tuple[str, ...]]:
+    """A folder that is one domain by itself, class/image, and its classes.
+
+    The images, their order and their split are those of that domain in a folder of several.
+    """
+    place = root.expanduser().resolve()
+    found = one_domain(place, name)
+
+    def read(fresh: bool) -> Domain:
+        return _read(packed_layout(found, place / f"domain={name}", side, fresh), name)
+
+    try:
+        domain = read(fresh=False)
+    except ProtofedError:  # a damaged pack is made again; what is wrong with the images stays
+        domain = read(fresh=True)
+    return domain, found.classes
 
 
 def one_client_each(domains: Sequence[str]) -> Equal:

@@ -45,15 +45,19 @@ class Pack(NamedTuple):
 
 def packed(root: Path, side: int, fresh: bool = False) -> Pack:
     """The pack of a folder at a size; made if there is none, or if a file has changed since."""
-    found = layout(root)
+    return packed_layout(layout(root), root, side, fresh)
+
+
+def packed_layout(found: Layout, key: Path, side: int, fresh: bool = False) -> Pack:
+    """The pack of what was found, kept under a key of its own."""
     files = list(found.files())
     stamp = _stamp(files, side)
-    home = f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{side}"
+    home = f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}-{side}"
     try:
         place = cache_folder() / "folders" / home / stamp[:16]
     except RuntimeError:  # a user without a home folder
         place = Path(tempfile.gettempdir()) / "nowhere"
-    place = _kept.get((root, side, stamp), place)
+    place = _kept.get((key, side, stamp), place)
     if not fresh:
         try:
             return Pack.read(place)
@@ -64,7 +68,7 @@ def packed(root: Path, side: int, fresh: bool = False) -> Pack:
         return Pack.read(_move(made, place))
     except OSError:  # a full or read-only disk: this process keeps it for itself
         atexit.register(shutil.rmtree, made, ignore_errors=True)
-        _kept[root, side, stamp] = made
+        _kept[key, side, stamp] = made
         return Pack.read(made)
 
 

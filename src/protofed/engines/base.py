@@ -34,7 +34,9 @@ class Engine(Protocol):
         """Let each addressed client train; the replies, in any order and without lost ones."""
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
-        """The models of some clients, or of the server, on every test set; changes no state."""
+        """The models of some clients, or of the server, on every test set that the engine can
+        bring them to; changes no state.
+        """
 
     def save(self, folder: Path) -> None:
         """Write the private states of all clients into a folder."""

@@ -85,17 +85,26 @@ class Evaluation:
 def evaluate(
     finished: int, method: Method[S, C], server: S, federation: Federation, engine: Engine
 ) -> Evaluation:
-    """Score the published product; personal methods, every client's own model everywhere."""
+    """Score the published product; personal methods, every client's own model everywhere.
+
+    Where nobody has counted (a site was away, or images that a client must not see), it is empty.
+    """
     product, tests = method.publish(server), federation.tests
     if not method.personal:
         answers = engine.score(product, [SERVER])[SERVER]
-        columns = {name: [tallies] for name, tallies in answers.items()}
+        columns = {name: [answers[name]] if name in answers else [] for name in tests}
         return Evaluation(finished, _mean_of(columns), _opinions(columns))
     answers_of = engine.score(product, list(federation.sites))
     homes = {client: site.domain for client, site in federation.sites.items()}
-    everywhere = {name: [answers_of[c][name] for c in answers_of] for name in tests}
-    at_home = {name: [answers_of[c][name] for c in homes if homes[c] == name] for name in tests}
-    table = {str(c): {n: t[MAIN].accuracy for n, t in row.items()} for c, row in answers_of.items()}
+    everywhere = {name: [row[name] for row in answers_of.values() if name in row] for name in tests}
+    at_home = {
+        name: [row[name] for c, row in answers_of.items() if homes[c] == name and name in row]
+        for name in tests
+    }
+    table = {
+        str(c): {n: row[n][MAIN].accuracy if n in row else None for n in tests}
+        for c, row in answers_of.items()
+    }
     opinions = _opinions(everywhere)
     return Evaluation(finished, _mean_of(everywhere), opinions, _mean_of(at_home), table)
 
@@ -113,7 +122,8 @@ def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) ->
 def _opinions(columns: Mapping[str, Sequence[Tallies]]) -> dict[str, Scores]:
     """The scores of every predictor but the main one."""
     found = [set(tallies) for column in columns.values() for tallies in column]
-    return {name: _mean_of(columns, name) for name in sorted(set.intersection(*found) - {MAIN})}
+    shared = set.intersection(*found) if found else set[str]()
+    return {name: _mean_of(columns, name) for name in sorted(shared - {MAIN})}
 
 
 def rules(evaluations: int) -> dict[str, str]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.core.errors import ProtofedError
 from protofed.core.model import ImageShape, Net
@@ -16,11 +15,20 @@ from protofed.core.rng import stream
 from protofed.core.site import NO_IMAGES, SERVER, ClientId, Dataset, Site
 from protofed.data.benchmark import Benchmark
 from protofed.data.catalog import entry_of
-from protofed.data.entry import Entry
-from protofed.data.parts import Part, divide, unused, withhold
+from protofed.data.entry import Colour, Entry
+from protofed.data.parts import Part, PartRecord, divide, to_json, unused, withhold
 from protofed.data.transforms import Augment
+from protofed.experiment.environment import fingerprints
+from protofed.experiment.notices import cautions, images_notes, left_out_note
 from protofed.experiment.spec import Experiment
 from protofed.nets import build
+
+
+class Declared(NamedTuple):
+    """What the sites of a federation say of images that never leave them."""
+
+    fingerprints: dict[str, str]  # by domain
+    held: list[PartRecord]
 
 
 class Federation(NamedTuple):
@@ -33,26 +41,36 @@ class Federation(NamedTuple):
     sites: dict[ClientId, Site]  # only of clients that hold images
     tests: dict[str, Dataset]
     notices: list[str]
+    declared: Declared | None = None  # where the images are elsewhere
 
     @property
     def everyone(self) -> dict[ClientId, Site]:
         """The server's site and all clients'."""
         return {SERVER: self.server, **self.sites}
 
+    def fingerprints(self) -> dict[str, str]:
+        """SHA-256 of each domain's images and labels, as the nets see them."""
+        return self.declared.fingerprints if self.declared else fingerprints(self.benchmark)
+
+    def held(self) -> list[PartRecord]:
+        """Who holds how many images of which class, as plain data."""
+        return self.declared.held if self.declared else to_json(self.parts, self.benchmark)
+
 
 def assemble(experiment: Experiment) -> Federation:
     """Load the data, deal it out, build the net and give every client its site."""
     entry, benchmark = _images(experiment)
     dealt = divide(experiment.partition, benchmark, experiment.seed, experiment.leave_out)
-    parts, tests = _scored(experiment, benchmark, dealt)
+    parts, tests = scored(experiment, benchmark, dealt)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
     if not sizes:
         raise ProtofedError("partition: no client holds any image; raise its share or samples")
     nets = build_nets(experiment, len(benchmark.classes))
     public = _public(experiment, benchmark, dealt)
     trains = {domain.name: domain.train for domain in benchmark.domains}
+    first = benchmark.domains[0].train
     server = replace(
-        _server(experiment, entry, benchmark, nets[0], sizes),
+        server_site(experiment, entry.colours, len(benchmark.classes), first, nets[0], sizes),
         public=_shown([trains[name].rows(rows).images for name, rows in public.items()]),
     )
     sites = {
@@ -66,8 +84,8 @@ def assemble(experiment: Experiment) -> Federation:
         for part in parts
         if part.client in sizes
     }
-    told = [*_cautions(experiment, nets), *entry.general_notes, *_left_out(experiment)]
-    notices = told + _notices(benchmark, parts, sites, public, experiment.leave_out)
+    told = [*cautions(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
+    notices = told + images_notes(benchmark, parts, sites, public, experiment.leave_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
@@ -82,16 +100,6 @@ def _images(experiment: Experiment) -> tuple[Entry, Benchmark]:
             f"{data.revision}\nrestore the images, or leave data.revision out for a new run"
         )
     return entry, entry.load(data.domains, data.side)
-
-
-def _left_out(experiment: Experiment) -> list[str]:
-    """What a reader must know of a domain that nobody trains on."""
-    if experiment.leave_out is None:
-        return []
-    on = "" if experiment.validation is None else ", scored on its training images"
-    return [
-        f"{experiment.leave_out}: left out of training, so its score is of an unseen domain{on}"
-    ]
 
 
 def build_nets(experiment: Experiment, classes: int) -> list[Net]:
@@ -121,7 +129,7 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     return nets
 
 
-def _scored(
+def scored(
     experiment: Experiment, benchmark: Benchmark, dealt: tuple[Part, ...]
 ) -> tuple[tuple[Part, ...], dict[str, Dataset]]:
     """Who trains on what, and the sets to score on: test images, or ones held out from clients."""
@@ -169,65 +177,26 @@ def _shown(images: list[Tensor]) -> Tensor:
     return torch.cat(wide) if wide else NO_IMAGES
 
 
-def _server(
+def server_site(
     experiment: Experiment,
-    entry: Entry,
-    benchmark: Benchmark,
+    colours: tuple[Colour, Colour],
+    classes: int,
+    like: Dataset,
     net: Net,
     sizes: dict[ClientId, int],
 ) -> Site:
+    """The site that holds no image, of the kind of those that are `like` it."""
     data = experiment.data
-    classes = len(benchmark.classes)
-    first = benchmark.domains[0].train
     return Site(
         id=SERVER,
         domain="",
         classes=classes,
         net=net,
         pixels=Augment(
-            mean=entry.mean, std=entry.std, channels=data.channels, pad=data.pad, flip=data.flip
+            mean=colours[0], std=colours[1], channels=data.channels, pad=data.pad, flip=data.flip
         ),
-        train=first.rows(torch.arange(0)),
+        train=like.rows(torch.arange(0)),
         training=experiment.training,
         seed=experiment.seed,
         sizes=sizes,
     )
-
-
-def _cautions(experiment: Experiment, nets: list[Net]) -> list[str]:
-    """What may make the training itself not mean what the reader thinks."""
-    cautions = [experiment.method.caution(net) for net in nets]
-    if experiment.validation:
-        cautions.append("scored on images held out from the clients, not on the test images")
-    layers = [layer for net in nets for layer in net.modules()]
-    if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in layers):
-        cautions.append("batches of one: batch norm keeps its initial statistics")
-    return list(dict.fromkeys(caution for caution in cautions if caution))
-
-
-def _notices(
-    benchmark: Benchmark,
-    parts: tuple[Part, ...],
-    sites: dict[ClientId, Site],
-    public: dict[str, Tensor],
-    left_out: str | None,
-) -> list[str]:
-    """What a reader of the scores must know about this federation."""
-    notices = [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
-    if public:
-        counts = ", ".join(f"{name} {len(rows)}" for name, rows in public.items())
-        notices.append(f"public images, of training images that no client holds: {counts}")
-    dealt = {part.domain for part in parts}
-    notices += [
-        f"{domain.name}: has no client, is only tested"
-        for domain in benchmark.domains
-        if domain.name not in dealt and domain.name != left_out
-    ]
-    empty = [f"{part.client} ({part.domain})" for part in parts if part.client not in sites]
-    if empty:
-        notices.append(f"skipped, as they hold no image: client {', '.join(empty)}")
-    held = torch.cat([site.train.labels for site in sites.values()]).unique().tolist()
-    missing = [name for label, name in enumerate(benchmark.classes) if label not in held]
-    if missing:
-        notices.append(f"no client holds class {', '.join(missing)}: it cannot be learnt")
-    return notices

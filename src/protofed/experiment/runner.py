@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple
 
 import torch
 
@@ -18,17 +18,15 @@ from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, Step
 from protofed.core.threads import torch_threads
-from protofed.data.parts import to_json
 from protofed.engines.base import Engine
-from protofed.engines.local import CPU, LocalEngine
-from protofed.engines.rounds import Mail, play_round
-from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.engines.rounds import Event, Mail, play_round
 from protofed.experiment.card import finish
 from protofed.experiment.checkpoint import Found, load_server
 from protofed.experiment.describe import method_name
-from protofed.experiment.environment import check_world, environment, fingerprints
+from protofed.experiment.environment import check_world, environment
 from protofed.experiment.evaluate import evaluate
-from protofed.experiment.federation import assemble
+from protofed.experiment.federation import Federation, assemble
+from protofed.experiment.hiring import Workers, local_engine
 from protofed.experiment.incidents import Incidents, check_least
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir
@@ -46,8 +44,9 @@ class Progress(NamedTuple):
 
 
 Watch = Callable[[Progress], None]
-Workers: TypeAlias = int | Literal["auto"]
-PATIENCE = 3.0  # seconds in one process before "auto" starts others: about what that costs
+Tell = Callable[[str], None]  # a line for who watches
+Note = Callable[[Event], None]  # what went wrong, for the record
+Hire = Callable[[Tell, Note], Engine]
 
 
 def run(
@@ -69,13 +68,26 @@ def run(
         keep_memory()
         with (
             torch_threads(experiment.threads),
-            closing(Run(experiment, experiment.method, folder, keep, workers)) as made,
+            closing(_local(experiment, folder, keep, workers)) as made,
             folder.locked(),
         ):
             if again:
                 folder.clear()  # only now: what cannot be repeated is not thrown away
             made.play(watch)
     return read_result(folder)
+
+
+def _local(
+    experiment: Experiment, folder: RunDir, keep: Collection[int], workers: Workers
+) -> Run[Any, Any]:
+    """A run whose clients are all on this machine."""
+    federation = assemble(experiment)
+    count = head_count(experiment, len(federation.sites))
+
+    def hire(tell: Tell, note: Note) -> Engine:
+        return local_engine(experiment, federation, folder.path, workers, count, tell)
+
+    return Run(experiment, experiment.method, folder, federation, hire, keep)
 
 
 def default_folder(experiment: Experiment) -> Path:
@@ -92,40 +104,16 @@ class Run(Generic[S, C]):
         experiment: Experiment,
         method: Method[S, C],
         folder: RunDir,
+        federation: Federation,
+        hire: Hire,
         keep: Collection[int] = (),
-        workers: Workers = "auto",
     ):
         self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
-        self.federation = assemble(experiment)
+        self.federation = federation
         self.news: list[str] = []  # not yet told
         self.incidents = Incidents(experiment, folder)
-        check_least(experiment, head_count(experiment, len(self.federation.sites)))
-        self.engine = self._engine(workers)
-
-    def _engine(self, workers: Workers) -> Engine:
-        """One process, or several where the work is worth it and the machine can feed them."""
-        everyone, tests = self.federation.everyone, self.federation.tests
-        threads, scratch = self.experiment.threads, self.folder.path
-        device = torch.device(self.experiment.device)
-        if device != CPU:
-            return LocalEngine(self.method, everyone, tests, scratch=scratch, device=device)
-        if workers == "auto":
-            count = workers_for(head_count(self.experiment, len(self.federation.sites)), threads)
-            patience = PATIENCE
-        else:
-            count, patience = workers, 0.0
-        if not count:
-            return LocalEngine(self.method, everyone, tests, scratch=scratch)
-        return WorkerEngine(
-            self.method,
-            everyone,
-            tests,
-            workers=count,
-            threads=threads,
-            patience=patience,
-            scratch=scratch,
-            tell=self.news.append,
-        )
+        check_least(experiment, head_count(experiment, len(federation.sites)))
+        self.engine = hire(self.news.append, self.incidents.note)
 
     def close(self) -> None:
         """Leave no process behind."""
@@ -162,12 +150,11 @@ class Run(Generic[S, C]):
 
     def _record_world(self, found: Found) -> None:
         """Write what this run stands on; refuse to go on with one that stood on something else."""
-        parts = to_json(self.federation.parts, self.federation.benchmark)
-        world = {**environment(), "data": fingerprints(self.federation.benchmark)}
+        world = {**environment(), "data": self.federation.fingerprints()}
         if found.checkpoint:
             check_world(self.folder.path, world)
         self.folder.write("env.json", world)
-        self.folder.write("partition.json", parts)
+        self.folder.write("partition.json", self.federation.held())
         if self.federation.public:
             rows = {name: rows.tolist() for name, rows in self.federation.public.items()}
             self.folder.write("public.json", rows)

@@ -32,7 +32,7 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     if options.domain is not None:
         known_name("domain with clients", options.domain, dict.fromkeys(p["domain"] for p in parts))
         parts = [part for part in parts if part["domain"] == options.domain]
-    classes = entry_of(experiment.data.name).classes
+    classes = _classes(experiment, parts)
     counts = np.array([[part["held"].get(name, 0) for name in classes] for part in parts])
     figure = new_figure(2.4 + min(8.0, 0.36 * len(classes)), 1.5 + min(8.0, 0.24 * len(parts)))
     axes = figure.add_subplot()
@@ -43,6 +43,14 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     _names(axes, parts, classes)
     title(axes, _heading(experiment))
     return figure
+
+
+def _classes(experiment: Experiment, parts: Sequence[PartRecord]) -> Sequence[str]:
+    """All classes; where the images are elsewhere, those that somebody holds."""
+    try:
+        return entry_of(experiment.data.name).classes
+    except ProtofedError:
+        return sorted({name for part in parts for name in part["held"]})
 
 
 def _parts(file: Path) -> list[PartRecord]:

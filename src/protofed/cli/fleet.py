@@ -1,0 +1,163 @@
+"""``protofed serve``, ``join`` and ``submit``: a federation across machines, on Flower."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofed.core.errors import ProtofedError
+
+if TYPE_CHECKING:
+    from protofed.cli.show import Watcher
+
+Home = Annotated[
+    Path | None, typer.Option(help="Folder for its files; default: below ~/.protofed.")
+]
+LOCAL = "127.0.0.1"
+
+
+def serve(
+    keys: Annotated[Path | None, typer.Option(help="Folder of keys, see `protofed keys`.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The one public port.")] = 8443,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No keys, no TLS: for trials on this machine alone.")
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Serve a federation: sites join here, and runs are submitted on this machine."""
+    _needs_flower()
+    from protofed.deploy.serve import serve as stand
+    from protofed.deploy.serve import state_folder
+
+    if insecure == bool(keys):
+        raise typer.BadParameter("give --keys, or --insecure for a trial on this machine alone")
+    if insecure:
+        typer.echo("warning: --insecure: anybody on this machine can join and start runs", err=True)
+        typer.echo("it listens on 127.0.0.1 only; give --keys for other machines", err=True)
+        host = LOCAL
+    stand(_full(home) or state_folder("server"), (host, port), _full(keys))
+
+
+def join(
+    server: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
+    name: Annotated[str, typer.Option(help="Name of this site.")],
+    data: Annotated[Path, typer.Option(help="Folder of this site's images: class/image.")],
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of this site's keys, from the coordinator.")
+    ] = None,
+    policy: Annotated[Path | None, typer.Option(help="TOML file: what may leave.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at everything that is needed, and join nothing.")
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Take part in a federation with the images of this site, which never leave it."""
+    _needs_flower()
+    from protofed.deploy.join import Site
+    from protofed.deploy.join import join as take_part
+    from protofed.deploy.serve import state_folder
+
+    place = _full(home) or state_folder(f"site-{name}")
+    if check:
+        from protofed.cli.checking import run_check
+
+        run_check(server, _full(keys), data.resolve(), place)
+    take_part(Site(server, name, data.resolve(), place, _full(keys), _full(policy)))
+
+
+def submit(
+    spec: Annotated[Path, typer.Argument(help="TOML file with the experiment, without images.")],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.field=value, e.g. training.epochs=1; repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default as for `run`.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was interrupted.")
+    ] = False,
+    sites: Annotated[
+        str, typer.Option(help="Who takes part: a,b,c, or a number; default: all with a key.")
+    ] = "",
+    deadline: Annotated[
+        float, typer.Option(min=1, help="Seconds that a site has for one exchange.")
+    ] = 600.0,
+    wait: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait until the sites are there.")
+    ] = 120.0,
+    home: Home = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train with the sites that have joined; on the machine that serves."""
+    _needs_flower()
+    from protofed.cli.run import raw_spec
+    from protofed.cli.show import print_result
+    from protofed.deploy.job import Job
+    from protofed.deploy.serve import state_folder
+    from protofed.deploy.submit import submit as hand_over
+    from protofed.experiment.remote import experiment_of
+    from protofed.experiment.result import read_result
+    from protofed.experiment.rundir import RunDir
+
+    raw, _ = raw_spec(spec, assignments or [], {})
+    experiment_of(raw)  # so that a fault is told before anybody is asked
+    names, count = ((), int(sites)) if sites.isdecimal() else (_listed(sites), 0)
+    here, told = str(Path.cwd()), str(out or "")
+    job = Job(raw, here, told, names, count, deadline, wait, resume)
+    follower = Follower()
+    try:
+        hand_over(job, _full(home) or state_folder("server"), follower)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command with --resume goes on", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        follower.end()
+    result = read_result(RunDir(follower.folder))
+    if as_json:
+        typer.echo(json.dumps(result.plain(), indent=2))
+    else:
+        print_result(result)
+
+
+class Follower:
+    """Shows what comes from the process that plays a run, as `run` shows its own progress."""
+
+    def __init__(self) -> None:
+        self.folder = Path()
+        self.watcher: Watcher | None = None
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """One line: first what the run is, then how far it is."""
+        from protofed.cli.show import Watcher
+        from protofed.deploy.job import progress_from
+        from protofed.experiment.parse import experiment_from
+
+        if "folder" in line:
+            self.folder = Path(line["folder"])
+            experiment = experiment_from(line["spec"])
+            self.watcher = Watcher(experiment, self.folder, line["finished"]).__enter__()
+        elif self.watcher:
+            self.watcher(progress_from(line["progress"]))
+
+    def end(self) -> None:
+        """Leave the terminal as it was."""
+        if self.watcher:
+            self.watcher.__exit__(None, None, None)
+
+
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _full(path: Path | None) -> Path | None:
+    return path.expanduser().resolve() if path else None
+
+
+def _needs_flower() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise ProtofedError("this needs Flower: pip install 'protofed[flower]'")

@@ -1,0 +1,201 @@
+"""The coordinator: asks the sites what they have, agrees with them, and plays the run."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from protofed.core.admission import FRAME
+from protofed.core.allocator import keep_memory
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.pack import pack, unpack
+from protofed.core.threads import torch_threads
+from protofed.deploy.job import Job, Line
+from protofed.engines.base import Engine
+from protofed.engines.flower import Fleet, FlowerEngine, Told
+from protofed.engines.post import Lost, Post
+from protofed.engines.wire import Answer, Ask
+from protofed.experiment.describe import describe_method
+from protofed.experiment.federation import Federation
+from protofed.experiment.remote import (
+    Offer,
+    agreed_classes,
+    brief_of,
+    clients_of,
+    coordinator,
+    experiment_of,
+    tests_of,
+)
+from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.runner import Note, Run, Tell, default_folder
+from protofed.experiment.spec import Experiment
+
+RECORD = "federation.json"
+PAUSE = 0.5
+
+
+def play(post: Post, file: Path) -> None:
+    """Play the run of a job; whoever submitted it hears how it goes and how it ended."""
+    job, line = Job.read(file), Line(file.parent)
+    try:
+        _play(post, job, line)
+        line.tell(done=True)
+    except ProtofedError as fault:
+        line.tell(error=str(fault))
+        raise
+    except Exception as fault:
+        line.tell(error=f"{type(fault).__name__}: {fault}", trace=traceback.format_exc())
+        raise
+
+
+def _play(post: Post, job: Job, line: Line) -> None:
+    offers = gather(post, job)
+    experiment = experiment_of(job.spec, offers)
+    folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
+    folder.check(experiment)
+    begun = folder.newest()
+    line.tell(
+        folder=str(folder.path),
+        spec=experiment.plain(),
+        finished=begun.round if begun and not folder.done.exists() else 0,
+    )
+    if folder.done.exists():
+        return
+    if begun and not job.resume:
+        raise ProtofedError(
+            f"{folder.path} holds a run that was begun and not finished\n"
+            f"give --resume to go on with it, or another --out"
+        )
+    keep_memory()
+    federation = coordinator(experiment, offers)
+    with torch_threads(experiment.threads), folder.locked():
+        folder.open(experiment)
+        told = Told(_run_name(folder, offers), brief_of(experiment, offers), experiment.rounds)
+        fleet = Fleet(clients_of(experiment), tests_of(experiment, offers))
+
+        def hire(tell: Tell, note: Note) -> Engine:
+            return _engine(post, experiment, federation, fleet, told, job.deadline, note, tell)
+
+        with closing(Run(experiment, experiment.method, folder, federation, hire)) as run:
+            run.play(line.watch)
+
+
+def _engine(
+    post: Post,
+    experiment: Experiment,
+    federation: Federation,
+    fleet: Fleet,
+    told: Told,
+    deadline: float,
+    note: Note,
+    tell: Tell,
+) -> FlowerEngine[Any, Any]:
+    method, server, least = experiment.method, federation.server, experiment.min_clients
+    return FlowerEngine(post, method, server, fleet, told, deadline, least, note, tell)
+
+
+def _run_name(folder: RunDir, offers: Sequence[Offer]) -> str:
+    """The name under which the sites keep their states: made once for a run folder."""
+    record = folder.path / RECORD
+    if folder.newest() is None or not record.exists():
+        folder.write(RECORD, {"run": secrets.token_hex(16), "offers": offers})
+    return str(read_json(record)["run"])
+
+
+def gather(post: Post, job: Job) -> list[Offer]:
+    """What the sites offer, once all are there that must be.
+
+    A run that goes on can do so without a site that was there before, while enough are left.
+    """
+    experiment, known = experiment_of(job.spec), _known(job)
+    names = _present(post, job, known, experiment.min_clients)
+    about = {
+        "method": describe_method(experiment.method),
+        "rounds": experiment.rounds,
+        "side": experiment.data.side,
+    }
+    ask = Ask("describe", json.dumps(about), session=secrets.token_hex(8))
+    answers = post.ask(dict.fromkeys(names, pack(ask)), job.wait, len(names))
+    offers, faults = [], []
+    for name in names:
+        try:
+            offers.append(offer_from(name, ask, answers[name]))
+        except ProtofedError as fault:
+            faults.append(printable(f"{name}: {fault}"))
+    if faults:
+        raise ProtofedError("not every site can take part:\n" + "\n".join(faults))
+    offers += [offer for name, offer in known.items() if name not in names]
+    agreed_classes(offers)
+    return sorted(offers)
+
+
+def _known(job: Job) -> dict[str, Offer]:
+    """What the sites of a run that goes on have offered before."""
+    record = Path(job.here) / job.out / RECORD
+    if not job.resume or not job.out or not record.exists():
+        return {}
+    offers = [Offer(*told) for told in read_json(record)["offers"]]
+    return {offer.site: offer._replace(classes=tuple(offer.classes)) for offer in offers}
+
+
+def _present(post: Post, job: Job, known: Mapping[str, Offer], least: int) -> list[str]:
+    """The sites that are there, in the order of their names; waits for those that must be."""
+    end = time.monotonic() + job.wait
+    while True:
+        here = sorted(post.online())
+        wanted = [*known] or [*job.sites] or here
+        missing = [name for name in wanted if name not in here]
+        there = sorted(name for name in wanted if name in here)
+        if not missing and there and len(there) >= job.count:
+            return there
+        if time.monotonic() > end:
+            break
+        time.sleep(PAUSE)
+    if known and len(there) >= least:
+        return there
+    lacking = f"missing: {', '.join(missing)}" if missing else f"{job.count or 1} are needed"
+    raise ProtofedError(
+        f"not all sites came online within {job.wait:g} s; there: {', '.join(here) or 'none'}; "
+        f"{lacking}\nlet them run protofed join, or name those that shall take part with --sites"
+    )
+
+
+def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
+    """A site's offer, in the form that it must have."""
+    if isinstance(letter, Lost):
+        raise ProtofedError(letter.reason)
+    answer = unpack(letter, most=4 * FRAME)
+    if type(answer) is not Answer or answer.question != ask.question:
+        raise ProtofedError("answers another question")
+    if answer.fault:
+        raise ProtofedError(answer.fault)
+    try:
+        told = json.loads(answer.told)
+        held = {str(label): int(count) for label, count in told["held"].items()}
+        offer = Offer(
+            site=name,
+            classes=tuple(sorted({str(label) for label in told["classes"]})),
+            train=int(told["train"]),
+            held=held,
+            test=int(told["test"]),
+            fingerprint=printable(str(told["fingerprint"]), 64),
+            note=printable(str(told["note"]), 300),
+            versions=tuple(printable(str(version), 60) for version in told["versions"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise ProtofedError(f"its description cannot be read: {fault}") from fault
+    if not _plausible(offer):
+        raise ProtofedError("its description cannot be true")
+    return offer
+
+
+def _plausible(offer: Offer) -> bool:
+    known = offer.held.keys() <= {*offer.classes} and all(n > 0 for n in offer.held.values())
+    counted = not offer.held or sum(offer.held.values()) == offer.train
+    return bool(offer.classes) and offer.train > 0 and offer.test >= 0 and known and counted

@@ -1,0 +1,82 @@
+"""Processes that end with the one that started them, however that one ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+LONGEST_END = 5.0  # seconds that a process has to end by itself
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """The environment of Flower's processes: nothing leaves this machine, nothing is installed.
+
+    Flower starts its own processes by name, so that the folder of our interpreter comes first.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **OFFLINE, "PATH": path, "FLWR_HOME": str(home / "flwr")}
+
+
+def end_with_the_parent(life: int) -> None:
+    """End this process, and those it has started, when the other end of a pipe is closed."""
+
+    def wait() -> None:
+        os.read(life, 1)
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class Child:
+    """A process in a group of its own that ends with this one."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path | None = None):
+        life, self.life = os.pipe()
+        stream = log.open("ab") if log else None
+        try:
+            self.process = subprocess.Popen(
+                [*command, "--life", str(life)],
+                env=env,
+                pass_fds=[life],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+        finally:
+            os.close(life)
+            if stream:
+                stream.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still there."""
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """End it and all it has started, by force if need be."""
+        if self.running:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(LONGEST_END)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.life >= 0:
+            os.close(self.life)
+            self.life = -1

@@ -1,0 +1,178 @@
+"""The server of a federation: Flower's SuperLink on this machine alone, and a gate before it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, NoReturn
+
+from protofed.core.disk import write_json, write_whole
+from protofed.core.errors import ProtofedError
+from protofed.deploy.life import Child, flower_environment
+from protofed.experiment.rundir import RunDir, read_json
+
+LOCAL = "127.0.0.1"
+RECORD = "serve.json"
+STARTING = 90.0  # seconds
+CONNECTION = "protofed"  # the name of our SuperLink in Flower's configuration
+
+
+class Server(NamedTuple):
+    """A server that runs on this machine, as `submit` finds it."""
+
+    port: int  # of the SuperLink
+    ca: str  # who signs for it; "" without TLS
+    sites: tuple[str, ...]  # whose keys are registered
+
+
+def state_folder(name: str) -> Path:
+    """Where a server or a site keeps its files: below $PROTOFED_HOME, else ~/.protofed."""
+    root = os.environ.get("PROTOFED_HOME")
+    return (Path(root).expanduser() if root else Path.home() / ".protofed") / name
+
+
+def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
+    """Serve until stopped; without keys on this machine alone."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own = keys / "server" if keys else None
+    port = free_port() if own else listen[1]
+    env = flower_environment(home)
+    command = [sys.executable, "-m", "protofed.deploy.flower_process", "superlink"]
+    options = ["--host", LOCAL, "--port", str(port), "--disable-runtime-dependency-installation"]
+    _on_signals()
+    words = [*command, *options, *_tls(own)]
+    with RunDir(home).locked(), closing(Child(words, env, home / "superlink.log")) as link:
+        found = Server(port, str(own / "ca.crt") if own else "", _names(own))
+        _await(link, found, home)
+        _configure(found, home)
+        if own:
+            _register(own, found, home)
+        write_json(home / RECORD, found._asdict())
+        print(f"serving on {listen[0]}:{listen[1]}", flush=True)
+        try:
+            _stand(link, own, listen, found)
+        finally:
+            (home / RECORD).unlink(missing_ok=True)
+
+
+def _on_signals() -> None:
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _tls(own: Path | None) -> list[str]:
+    if own is None:
+        return ["--insecure"]
+    files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+    for file in files.values():
+        if not (own / file).is_file():
+            raise ProtofedError(f"{own / file} is not there: make keys with `protofed keys`")
+    pairs = [[f"--ssl-{option}", str(own / file)] for option, file in files.items()]
+    return [*(word for pair in pairs for word in pair), "--enable-supernode-auth"]
+
+
+def _names(own: Path | None) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in (own / "sites").glob("*.pub"))) if own else ()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind((LOCAL, 0))
+        return int(probe.getsockname()[1])
+
+
+def _await(link: Child, server: Server, home: Path) -> None:
+    """Wait until the SuperLink answers."""
+    end = time.monotonic() + STARTING
+    while not healthy(server):
+        if not link.running or time.monotonic() > end:
+            raise ProtofedError(
+                f"Flower's server did not start; its last words are in {home / 'superlink.log'}\n"
+                f"is port {server.port} taken? choose another with --port"
+            )
+        time.sleep(0.2)
+
+
+def healthy(server: Server) -> bool:
+    """Whether a SuperLink answers."""
+    if server.ca:
+        trust = ssl.create_default_context(cafile=server.ca)
+        link: http.client.HTTPConnection = http.client.HTTPSConnection(
+            LOCAL, server.port, timeout=5, context=trust
+        )
+    else:
+        link = http.client.HTTPConnection(LOCAL, server.port, timeout=5)
+    try:
+        link.request("GET", "/health")
+        return link.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        link.close()
+
+
+def _configure(server: Server, home: Path) -> None:
+    """Tell Flower's commands where the SuperLink is."""
+    trust = f'root-certificates = "{server.ca}"' if server.ca else "insecure = true"
+    text = (
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+        f'address = "{LOCAL}:{server.port}"\n{trust}\n'
+    )
+    (home / "flwr").mkdir(exist_ok=True)
+    write_whole(home / "flwr" / "config.toml", text.encode())
+
+
+def _register(own: Path, server: Server, home: Path) -> None:
+    """Let the SuperLink know the sites' keys; it keeps nothing when it ends."""
+    env = flower_environment(home)
+    for name in server.sites:
+        key = str(own / "sites" / f"{name}.pub")
+        command = ["flwr", "supernode", "register", key, CONNECTION, "--name", name]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ProtofedError(f"the key of {name} was not taken: {done.stderr or done.stdout}")
+
+
+def _stand(link: Child, own: Path | None, listen: tuple[str, int], server: Server) -> None:
+    """Until somebody stops this process, or the SuperLink ends."""
+    if own is None:
+        link.process.wait()
+    else:
+        from protofed.deploy.proxy import serve as stand
+
+        def watch() -> None:
+            link.process.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, daemon=True).start()
+        upstream = f"https://{LOCAL}:{server.port}"
+        files = (own / "server.crt", own / "server.key", own / "ca.crt", own / "sites")
+        stand(listen, upstream, *files)
+    if not link.running:
+        raise ProtofedError("Flower's server ended by itself; see superlink.log beside serve.json")
+
+
+def find(home: Path) -> Server:
+    """The server that runs on this machine with its files in a folder."""
+    record = home / RECORD
+    if record.exists():
+        told = read_json(record)
+        server = Server(int(told["port"]), str(told["ca"]), tuple(told["sites"]))
+        if healthy(server):
+            return server
+    raise ProtofedError(
+        f"no server runs here ({home}): start one with `protofed serve`, on this machine"
+    )

@@ -1,0 +1,87 @@
+"""What a coordinator asks of a site, and what the site answers: trees, packed as any other."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import field, replace
+
+from protofed.core import tree
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.message import Message
+from protofed.core.site import Step
+from protofed.core.tally import MAIN, Tallies, Tally
+
+MOST_OPINIONS = 20
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+
+
+@tree.node
+class Ask:
+    """A question to a site; a repeated one is answered as before."""
+
+    what: str  # "hello", "describe", "train" or "score"
+    brief: str = ""  # JSON: what the run is about, for a site that has forgotten or never knew
+    run: str = ""  # its name; a site keeps its private states under it
+    session: str = ""  # of the coordinator: a run that goes on has a new one
+    start: int = 0  # the round in which the session began; later states are of an older one
+    floor: int = 0  # rounds behind the oldest checkpoint that the coordinator may go back to
+    round: int = 0
+    rounds: int = 0
+    leg: int = 0
+    inbox: Message = field(default_factory=Message)
+
+    @property
+    def step(self) -> Step:
+        """Where the run stands."""
+        return Step(self.round, self.rounds, self.leg)
+
+    @property
+    def question(self) -> tuple[str, str, str, int, int]:
+        """What tells it from other questions."""
+        return self.what, self.run, self.session, self.round, self.leg
+
+
+@tree.node
+class Answer:
+    """A site's answer; it says which question it belongs to."""
+
+    what: str
+    run: str
+    session: str
+    round: int
+    leg: int
+    told: str = ""  # JSON: of a site that describes itself or scores
+    fault: str = ""  # why there is no answer, in words
+    reply: Message = field(default_factory=Message)  # of a client that has trained
+
+    @property
+    def question(self) -> tuple[str, str, str, int, int]:
+        """Which question it answers."""
+        return self.what, self.run, self.session, self.round, self.leg
+
+
+def answer_to(ask: Ask, told: str = "", fault: str = "", reply: Message | None = None) -> Answer:
+    """An answer to a question."""
+    made = Answer(*ask.question, told=told, fault=fault)
+    return made if reply is None else replace(made, reply=reply)
+
+
+def tallies_to(tallies: Tallies) -> str:
+    """Tallies as JSON."""
+    return json.dumps(tallies)
+
+
+def tallies_from(text: object, images: int) -> Tallies:
+    """What `tallies_to` wrote, if it can be true of so many test images."""
+    try:
+        told = json.loads(str(text))
+        found = {str(name): Tally(*map(int, pair)) for name, pair in told.items()}
+    except (ValueError, TypeError, AttributeError) as fault:
+        raise ProtofedError(f"not a tally: {printable(str(fault), 60)}") from fault
+    if MAIN not in found or len(found) > MOST_OPINIONS:
+        raise ProtofedError("not a tally: it must count the method's own answers")
+    for tally in found.values():
+        if not 0 <= tally.correct <= tally.total == images:
+            raise ProtofedError(f"{tally.correct} of {tally.total}, but it declared {images}")
+    return found

@@ -1,0 +1,25 @@
+"""What tests of a federation share: three sites' images."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():
+    # Flower's commands ask click 8.5, through typer, for names that click 9 will drop
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import flwr.serverapp  # noqa: F401
+
+from tests.cli.conftest import cli
+from tests.data.pictures import make
+from tests.fleet.desks import SITES
+
+__all__ = ["cli"]
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one folder of images for each site."""
+    return make(tmp_path_factory.mktemp("sites"), SITES, each=9)

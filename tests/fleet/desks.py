@@ -1,0 +1,112 @@
+"""A federation without processes: real desks with real images, and a postman who walks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.core.pack import pack, unpack
+from protofed.deploy.coordinate import offer_from
+from protofed.deploy.policy import Policy
+from protofed.deploy.site import Desk
+from protofed.engines.base import Engine
+from protofed.engines.flower import Fleet, FlowerEngine, Told
+from protofed.engines.post import Lost
+from protofed.engines.wire import Answer, Ask
+from protofed.experiment.federation import Federation
+from protofed.experiment.remote import (
+    Offer,
+    brief_of,
+    clients_of,
+    coordinator,
+    experiment_of,
+    tests_of,
+)
+from protofed.experiment.rundir import RunDir
+from protofed.experiment.runner import Note, Run, Tell
+from protofed.experiment.spec import Experiment
+
+SITES = ("site-a", "site-b", "site-c")
+RUN = "ab" * 8
+SPEC: dict[str, Any] = {
+    "data": {"side": 16},
+    "training": {"epochs": 1, "batch": 4},
+    "net": "moon-mlp",
+    "rounds": 2,
+}
+
+
+class Walking:
+    """Carries letters to desks in this process; `lose` says which answers get lost."""
+
+    def __init__(self, desks: Mapping[str, Desk]):
+        self.desks = desks
+        self.lose: Callable[[str, Ask], str] = lambda name, ask: ""
+        self.carried: list[Ask] = []
+
+    def ask(
+        self, letters: Mapping[str, bytes], deadline: float, least: int = 1
+    ) -> dict[str, bytes | Lost]:
+        """Each desk's answer."""
+        answers: dict[str, bytes | Lost] = {}
+        for name, letter in letters.items():
+            ask = unpack(letter)
+            self.carried.append(ask)
+            answer = self.desks[name].answer(letter)
+            reason = self.lose(name, ask)
+            answers[name] = Lost(reason) if reason else answer
+        return answers
+
+
+def desks(data: Path, home: Path) -> dict[str, Desk]:
+    """The desks of all sites, each with its own folder of images and of states."""
+    return {name: Desk(name, data / name, home / name, Policy(min_examples=1)) for name in SITES}
+
+
+def told(desk: Desk, ask: Ask) -> Answer:
+    """A desk's answer."""
+    answer = unpack(desk.answer(pack(ask)))
+    assert type(answer) is Answer
+    return answer
+
+
+def offers(desks: Mapping[str, Desk]) -> list[Offer]:
+    """What the desks say of themselves."""
+    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
+    ask = Ask("describe", about)
+    return [offer_from(name, ask, desk.answer(pack(ask))) for name, desk in desks.items()]
+
+
+class Made(NamedTuple):
+    """A run of the federation, not yet played."""
+
+    experiment: Experiment
+    federation: Federation
+    run: Run[Any, Any]
+
+
+def made(raw: Mapping[str, Any], post: Walking, folder: Path) -> Made:
+    """A run over a postman's desks."""
+    known = offers(post.desks)
+    experiment = experiment_of(raw, known)
+    federation = coordinator(experiment, known)
+    fleet = Fleet(clients_of(experiment), tests_of(experiment, known))
+    about = Told(RUN, brief_of(experiment, known), experiment.rounds)
+
+    def hire(tell: Tell, note: Note) -> Engine:
+        least = experiment.min_clients
+        carrier: Any = post
+        engine: FlowerEngine[Any, Any] = FlowerEngine(
+            carrier, experiment.method, federation.server, fleet, about, 9.0, least, note, tell
+        )
+        return engine
+
+    run = Run(experiment, experiment.method, RunDir(folder), federation, hire)
+    return Made(experiment, federation, run)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """What went wrong in a run."""
+    return RunDir(folder).lines(folder / "events.jsonl")

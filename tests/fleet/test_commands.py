@@ -1,0 +1,56 @@
+"""What the commands of a federation say when something is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.deploy.join import Site, join
+from protofed.deploy.serve import find
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROTOFED_HOME", str(tmp_path / "home"))
+
+
+def test_serving_wants_keys_or_a_word_that_it_shall_be_insecure(cli: Cli) -> None:
+    ended = cli("serve")
+    assert ended.code == 2
+    assert "--insecure" in ended.err
+
+
+def test_joining_another_machine_wants_keys(tmp_path: Path) -> None:
+    with pytest.raises(ProtofedError, match=r"another machine: give --keys"):
+        join(Site("fed.example.org:8443", "north", tmp_path, tmp_path / "home"))
+    with pytest.raises(ProtofedError, match="HOST:PORT"):
+        join(Site("fed.example.org", "north", tmp_path, tmp_path / "home"))
+
+
+def test_a_site_cannot_choose_where_its_files_go_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ProtofedError, match="letters, digits"):
+        join(Site("127.0.0.1:1", "../north", tmp_path, tmp_path / "home"))
+
+
+def test_joining_wants_a_folder_of_images(tmp_path: Path) -> None:
+    with pytest.raises(ProtofedError, match="class/image"):
+        join(Site("127.0.0.1:1", "north", tmp_path / "nowhere", tmp_path / "home"))
+
+
+def test_submitting_wants_a_server_on_this_machine(tmp_path: Path, cli: Cli) -> None:
+    with pytest.raises(ProtofedError, match="protofed serve"):
+        find(tmp_path)
+    (tmp_path / "spec.toml").write_text("rounds = 2\n")
+    ended = cli("submit", str(tmp_path / "spec.toml"))
+    assert ended.code == 2
+    assert "no server runs here" in ended.err
+
+
+def test_a_fault_of_the_spec_is_told_before_anybody_is_asked(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "spec.toml").write_text('rounds = 2\n[data]\nname = "digits"\n')
+    ended = cli("submit", str(tmp_path / "spec.toml"))
+    assert ended.code == 2
+    assert "the sites bring the images" in ended.err

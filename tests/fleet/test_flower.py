@@ -1,0 +1,80 @@
+"""A real federation: server, sites and runs as processes of their own, on this machine."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from faults_flower.fleet import Fleet
+
+from protofed.deploy.life import OFFLINE
+from tests.fleet.test_equal import local, model, spec
+
+SITES = ("site-a", "site-b")
+
+
+def test_nothing_of_flower_is_loaded_unless_it_is_used() -> None:
+    program = (
+        "import sys, protofed, protofed.cli, protofed.experiment.runner, protofed.deploy.worker;"
+        "print([name for name in sys.modules if name.split('.')[0] == 'flwr'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_flower_starts_for_every_message_does_not_wait_for_torch() -> None:
+    program = (
+        "import sys, protofed.deploy.client_app;"
+        "print([name for name in sys.modules if name.split('.')[0] == 'torch'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_we_set_within_flower_is_there() -> None:
+    loop = import_module("flwr.supernode.start_client_internal")
+    assert "time.sleep(3)" in inspect.getsource(loop)
+    for name in ("flwr.supercore.heartbeat", "flwr.supernode.fleet_http_connection"):
+        assert import_module(name).HEARTBEAT_DEFAULT_INTERVAL == 30
+
+
+@pytest.fixture(scope="module")
+def two(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the images of two sites alone."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in SITES:
+        (folder / name).symlink_to(images / name)
+    return folder
+
+
+def check_that_flower_calls_nobody(fleet: Fleet) -> None:
+    """All of Flower's processes that are still there have our settings."""
+    ours = {f"{key}={value}".encode() for key, value in OFFLINE.items()}
+    checked = 0
+    for pid in fleet.left():
+        with suppress(OSError):  # it has ended by now
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            there = {*Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")}
+            if there != {b""} and (b"flower" in words or b"flwr" in words):
+                assert ours <= there
+                checked += 1
+    assert checked >= 1 + len(SITES)
+
+
+def test_three_methods_give_the_bits_of_the_local_engine(two: Path, tmp_path: Path) -> None:
+    with Fleet(tmp_path / "fleet", two, SITES) as fleet:
+        for name in ("fedavg", "fpl", "pgct"):
+            raw, out = spec(name, evaluate_every=2, net="moon-cnn"), tmp_path / name
+            run = fleet.submit(raw, out, "--deadline", "100")
+            alone = local(raw, two, tmp_path / f"local-{name}")
+            assert run.wait(180) == 0, fleet.said(name)
+            assert (out / "scores.jsonl").read_bytes() == (alone / "scores.jsonl").read_bytes()
+            assert model(out) == model(alone)
+            assert not (out / "events.jsonl").exists()
+        check_that_flower_calls_nobody(fleet)
+    assert fleet.left() == []

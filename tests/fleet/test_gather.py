@@ -1,0 +1,79 @@
+"""Who is there when a run starts or goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protofed.core.disk import write_json
+from protofed.core.errors import ProtofedError
+from protofed.deploy.coordinate import RECORD, gather
+from protofed.deploy.job import Job
+from protofed.deploy.policy import Policy
+from tests.fleet.desks import SITES, SPEC, Walking, desks, offers
+
+
+class Known(Walking):
+    """A postman who also knows who is online."""
+
+    here: tuple[str, ...] = SITES
+
+    def online(self) -> dict[str, int]:
+        """Some of the sites."""
+        return {name: number for number, name in enumerate(self.here)}
+
+
+def job(folder: Path, **more: Any) -> Job:
+    given = {"sites": SITES, "count": 0, "deadline": 9.0, "wait": 0.1, "resume": False, **more}
+    return Job(spec=SPEC, here=str(folder), out="out", **given)
+
+
+def asked(post: Known, work: Job) -> list[str]:
+    carrier: Any = post
+    return [offer.site for offer in gather(carrier, work)]
+
+
+def test_all_who_must_be_there_are_asked(images: Path, tmp_path: Path) -> None:
+    post = Known(desks(images, tmp_path))
+    assert asked(post, job(tmp_path)) == [*SITES]
+    assert asked(post, job(tmp_path, sites=SITES[:2])) == [*SITES[:2]]
+    assert asked(post, job(tmp_path, sites=(), count=3)) == [*SITES]
+
+
+def test_who_is_missing_is_named(images: Path, tmp_path: Path) -> None:
+    post = Known(desks(images, tmp_path))
+    post.here = SITES[:2]
+    with pytest.raises(ProtofedError, match=r"missing: site-c"):
+        asked(post, job(tmp_path))
+    with pytest.raises(ProtofedError, match="3 are needed"):
+        asked(post, job(tmp_path, sites=(), count=3))
+
+
+def test_a_run_goes_on_without_a_site_that_has_gone(images: Path, tmp_path: Path) -> None:
+    post = Known(desks(images, tmp_path))
+    (tmp_path / "out").mkdir()
+    write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
+    post.here = SITES[:2]
+    assert asked(post, job(tmp_path, resume=True)) == [*SITES]
+    post.here = ()
+    with pytest.raises(ProtofedError, match="missing"):
+        asked(post, job(tmp_path, resume=True))
+
+
+class Strict(Policy):
+    """A site that wants nothing."""
+
+    def allows(self, method: Any, rounds: int) -> str | None:
+        """Nothing."""
+        return "not here"
+
+
+def test_a_site_whose_policy_says_no_stops_the_run_before_it_starts(
+    images: Path, tmp_path: Path
+) -> None:
+    post = Known(desks(images, tmp_path))
+    post.desks["site-b"].policy = Strict(min_examples=1)
+    with pytest.raises(ProtofedError, match=r"site-b: not here"):
+        asked(post, job(tmp_path))

@@ -1,0 +1,134 @@
+"""A site's desk: repeated questions, other sessions, other classes, faults."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protofed.core import tree
+from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
+from protofed.core.pack import pack
+from protofed.core.site import Step
+from protofed.deploy.policy import Policy
+from protofed.deploy.site import Desk
+from protofed.deploy.store import Kept, Store
+from protofed.engines.wire import Ask
+from protofed.experiment.remote import agreed_classes, brief_of, coordinator, experiment_of
+from tests.fleet.desks import RUN, SPEC, Walking, desks, events, made, offers, told
+
+SESSION = "cd" * 8
+
+
+def first_ask(images: Path, home: Path) -> Ask:
+    known = offers(desks(images, home))
+    experiment = experiment_of({**SPEC, "method": "scaffold"}, known)
+    federation = coordinator(experiment, known)
+    method, site = experiment.method, federation.server
+    inbox = method.send(site, method.init_server(site), [0], Step(0, 2))[0]
+    brief = brief_of(experiment, known)
+    return Ask("train", brief, RUN, SESSION, rounds=2, inbox=inbox)
+
+
+def test_a_repeated_question_gets_the_same_answer_and_moves_no_state(
+    images: Path, tmp_path: Path
+) -> None:
+    ask, desk = first_ask(images, tmp_path), desks(images, tmp_path)["site-a"]
+    first = told(desk, ask)
+    assert first.fault == ""
+    assert tree.equal(told(desk, ask), first)
+    fresh = desks(images, tmp_path)["site-a"]  # as after a crash: all it knows is in files
+    assert tree.equal(told(fresh, ask), first)
+
+
+def test_a_round_begins_with_the_state_before_it_however_often(
+    images: Path, tmp_path: Path
+) -> None:
+    ask, desk = first_ask(images, tmp_path), desks(images, tmp_path)["site-a"]
+    told(desk, ask)
+    second = replace(ask, round=1)
+    once = told(desk, second)
+    again = told(desk, replace(second, session="ef" * 8, start=1))  # the coordinator came back
+    assert tree.equal(once.reply, again.reply)
+
+
+def test_states_of_a_session_that_was_given_up_are_dropped(tmp_path: Path) -> None:
+    ask = Ask("train", run=RUN, session=SESSION)
+    for number in range(4):
+        now = replace(ask, round=number)
+        Store(tmp_path, now).keep(now, Kept("", Message(), {"round": number}))
+    back = replace(ask, session="ef" * 8, start=2, round=3)  # it missed round 2 of the new session
+    last = Store(tmp_path, back).before(back)
+    assert last is not None
+    assert last.state == {"round": 1}
+
+
+def test_only_states_that_a_checkpoint_may_need_are_kept(tmp_path: Path) -> None:
+    ask = Ask("train", run=RUN, session=SESSION)
+    for number in range(6):
+        now = replace(ask, round=number, floor=max(0, number - 1))
+        Store(tmp_path, now).keep(now, Kept("", Message(), None))
+    kept = sorted(file.name for file in (tmp_path / "runs" / RUN).glob("*.safetensors"))
+    assert kept == ["3-0.safetensors", "4-0.safetensors", "5-0.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["../../etc", "", "a/b", "x" * 16])
+def test_a_run_cannot_choose_where_a_site_writes(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ProtofedError, match="name of a run"):
+        Store(tmp_path, Ask("train", run=name, session=SESSION))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sites_that_disagree_about_classes_are_listed(images: Path, tmp_path: Path) -> None:
+    known = offers(desks(images, tmp_path))
+    other = known[1]._replace(classes=("bird", "cats"))
+    with pytest.raises(ProtofedError) as fault:
+        agreed_classes([known[0], other, known[2]])
+    assert "site-a has no folder for class cats" in str(fault.value)
+    assert "site-b has no folder for class cat" in str(fault.value)
+
+
+def test_a_lost_answer_is_on_record_and_the_round_goes_on(images: Path, tmp_path: Path) -> None:
+    post, out = Walking(desks(images, tmp_path)), tmp_path / "fed"
+    post.lose = lambda name, ask: (
+        "no answer within 9 s" if (name, ask.what, ask.round) == ("site-b", "train", 0) else ""
+    )
+    made({**SPEC, "min_clients": 2}, post, out).run.play(lambda progress: None)
+    (event,) = events(out)
+    assert event == {
+        "round": 1,
+        "leg": 1,
+        "client": 1,
+        "reason": "site-b: no answer within 9 s",
+    }
+    assert (out / "done").exists()
+
+
+def test_a_fault_at_a_site_is_told_in_words(images: Path, tmp_path: Path) -> None:
+    desk = desks(images, tmp_path)["site-a"]
+    assert "unknown question" in told(desk, Ask("dance")).fault
+    assert "KeyError" in told(desk, Ask("describe", "{}")).fault
+
+
+def test_no_name_of_a_file_leaves_a_site(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "private-place"
+    shutil.copytree(images / "site-a", own)
+    (own / "cat" / "jane-doe.png").write_text("no image")
+    desk = Desk("site-a", own, tmp_path / "home", Policy(min_examples=1))
+    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
+    described = told(desk, Ask("describe", about))
+    assert described.fault == ""
+    shutil.rmtree(own / "cat")
+    shutil.rmtree(own / "bird")
+    failed = told(desk, Ask("describe", about))
+    assert failed.fault == "its images cannot be used, see worker.log at the site"
+    assert "private-place" in capsys.readouterr().err
+    for answer in (described, failed):
+        assert b"jane" not in pack(answer)
+        assert b"private-place" not in pack(answer)
