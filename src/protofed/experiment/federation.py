@@ -23,6 +23,8 @@ from protofed.experiment.notices import cautions, images_notes, left_out_note
 from protofed.experiment.spec import Experiment
 from protofed.nets import build
 
+NOTHING = Dataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
+
 
 class Declared(NamedTuple):
     """What the sites of a federation say of images that never leave them."""
@@ -47,6 +49,18 @@ class Federation(NamedTuple):
     def everyone(self) -> dict[ClientId, Site]:
         """The server's site and all clients'."""
         return {SERVER: self.server, **self.sites}
+
+    def without_images(self) -> Federation:
+        """The same federation for somebody who has handed its images on, and needs no copy."""
+        sites = {
+            c: replace(site, train=NOTHING, public=NO_IMAGES) for c, site in self.sites.items()
+        }
+        return self._replace(
+            benchmark=self.benchmark._replace(domains=()),
+            sites=sites,
+            tests=dict.fromkeys(self.tests, NOTHING),
+            declared=Declared(self.fingerprints(), self.held()),
+        )
 
     def fingerprints(self) -> dict[str, str]:
         """SHA-256 of each domain's images and labels, as the nets see them."""

@@ -109,11 +109,11 @@ class Run(Generic[S, C]):
         keep: Collection[int] = (),
     ):
         self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
-        self.federation = federation
         self.news: list[str] = []  # not yet told
         self.incidents = Incidents(experiment, folder)
         check_least(experiment, head_count(experiment, len(federation.sites)))
         self.engine = hire(self.news.append, self.incidents.note)
+        self.federation = federation.without_images()  # the engine has them
 
     def close(self) -> None:
         """Leave no process behind."""
