@@ -43,11 +43,12 @@ def test_the_docs_show_the_results() -> None:
     assert report.page(text, kept()) == text, "run python -m faults --docs"
 
 
-def test_the_results_on_record_are_whole_and_without_a_failure() -> None:
+def test_the_results_on_record_are_whole_and_lose_nothing() -> None:
     results = kept()
     assert not results["quick"]
     assert results["parts"].keys() == PARTS.keys()
-    assert [part["failures"] for part in results["parts"].values()] == [[]] * len(PARTS)
+    broken = {name for name, part in results["parts"].items() if part["failures"]}
+    assert broken == set()
     assert results["parts"]["kills"]["tried"] >= 200
     assert results["parts"]["flips"]["tried"] >= 1000
 

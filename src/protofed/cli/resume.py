@@ -16,7 +16,7 @@ SHOWN = 5  # run folders that are named to who gave the folder around them
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    run: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)],
     workers: Annotated[str, WORKERS] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -28,12 +28,12 @@ def resume(
     from protofed.experiment.result import read_result
     from protofed.experiment.rundir import RunDir
 
-    _check(folder)
-    place = RunDir(folder)
+    _check(run)
+    place = RunDir(run)
     if place.done.exists():
         result = read_result(place)
     else:
-        result = watched(_experiment(folder), folder, False, set(), how_many(workers))
+        result = watched(_experiment(run), run, False, set(), how_many(workers))
     show(result, as_json)
 
 
