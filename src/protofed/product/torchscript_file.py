@@ -61,5 +61,5 @@ def _deprecated_but_asked_for() -> Iterator[None]:
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         # It warns of Python values that become constants. Here these are colours and sides; that
         # no number of images is among them is seen when the file is checked with two others.
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
         yield
