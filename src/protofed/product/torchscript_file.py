@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.jit._trace import TracerWarning
 
 from protofed.core.errors import ProtofedError
 from protofed.product.facts import Facts
@@ -61,5 +62,5 @@ def _deprecated_but_asked_for() -> Iterator[None]:
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         # It warns of Python values that become constants. Here these are colours and sides; that
         # no number of images is among them is seen when the file is checked with two others.
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        warnings.simplefilter("ignore", TracerWarning)
         yield
