@@ -37,7 +37,8 @@ def test_a_run_and_its_files_give_the_same_table(cli: Cli, played: Played, photo
     lines = told["run"].out.splitlines()
     assert lines[0].split() == ["file", "label", "confidence", "runner-up", "its", "confidence"]
     assert sum(str(photos) in line for line in lines) == 24
-    assert "FedAvg with moon-cnn, round 1 of 1; run " in lines[-1]
+    assert lines[-2] == ""
+    assert lines[-1].startswith("FedAvg with moon-cnn, round 1 of 1; run ")
 
 
 def test_the_labels_are_those_of_the_runs_own_predictions(

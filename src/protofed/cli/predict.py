@@ -92,7 +92,8 @@ def _print(product: Product, answers: Sequence[Answer]) -> None:
     bad = [answer for answer in answers if answer.fault]
     if good:
         print_table(HEAD + PROTOTYPES * bool(good[0].nearest), [_cells(one) for one in good])
-    echo(f"\n{product.facts.name}; run {product.facts.digest[:12]}")
+    typer.echo()
+    echo(f"{product.facts.name}; run {product.facts.digest[:12]}")
     if bad:
         echo(f"{len(bad)} of {len(answers)} files cannot be read:")
         for answer in bad:

@@ -57,18 +57,18 @@ def once_more(folder: Path) -> str:
 
 def safe(text: object) -> str:
     """A stranger's text as plain words: nothing in it is Markdown, HTML, or a new line."""
-    marked = re.sub(r"([\\`*_{}\[\]()#+!|~$^-])", r"\\\1", printable(str(text)))
+    marked = re.sub(r"([\\`*_{}\[\]()#!|~$^]|^[-+])", r"\\\1", printable(str(text)))
     return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _heading(experiment: Experiment) -> list[str]:
     about, nets = experiment.method.about, " and ".join(dict.fromkeys(experiment.nets))
-    where = f" ({' '.join(filter(None, [about.venue, str(about.year or '')]))})" * bool(about.venue)
+    paper = ", ".join(filter(None, [about.title, f"{about.venue} {about.year or ''}".strip()]))
     lines = [
         f"# {safe(about.label)} on {safe(experiment.data.label)}",
         "",
-        f"A classifier of images, trained by {safe(about.title)}{safe(where)} with the net "
-        f"{safe(nets)} in {experiment.rounds} rounds.",
+        f"A classifier of images: the net {safe(nets)}, trained by {safe(about.label)} in "
+        f"{experiment.rounds} rounds. The method: {safe(paper)}.",
     ]
     return lines + ([f"Note on the method: {safe(about.star)}."] if about.star else [])
 

@@ -102,6 +102,8 @@ def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
     except ValidationError as fault:
         faults += explain(fault)
     except ProtofedError as fault:  # of a folder of images
+        if not faults:
+            raise  # as it is: it names every file that cannot be used
         faults += [f"data: {line}" for line in str(fault).splitlines()]
     if faults:
         raise ProtofedError(_short(f"{source}: {line}" if source else line for line in faults))

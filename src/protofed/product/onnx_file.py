@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,10 +88,20 @@ def _need(what: str, *names: str) -> None:
 
 @contextmanager
 def _exporters_own_warnings() -> Iterator[None]:
-    """Torch's exporter copies a class of its own that torch itself calls deprecated."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-        yield
+    """Leave out what torch's exporter says of itself and nobody can mend.
+
+    It copies a class of its own that torch calls deprecated, and logs that torchvision, which
+    nothing here uses, is not installed.
+    """
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            yield
+    finally:
+        log.setLevel(before)
 
 
 def _forget_whence(made: ModelProto) -> None:
