@@ -47,25 +47,32 @@ def packed(root: Path, side: int, fresh: bool = False) -> Pack:
     """The pack of a folder at a size; made if there is none, or if a file has changed since."""
     found = layout(root)
     files = list(found.files())
-    stamp = _stamp(files, side)
-    home = f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{side}"
-    try:
-        place = cache_folder() / "folders" / home / stamp[:16]
-    except RuntimeError:  # a user without a home folder
-        place = Path(tempfile.gettempdir()) / "nowhere"
-    place = _kept.get((root, side, stamp), place)
-    if not fresh:
+    key = (root, side, _stamp(files, side))
+    place = _place(*key)
+    known = _kept.get(key) or place
+    if known and not fresh:
         try:
-            return Pack.read(place)
+            return Pack.read(known)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not there, or damaged: made again
     made = _make(found, files, side)
+    if place:
+        try:
+            return Pack.read(_move(made, place))
+        except OSError:
+            pass  # a full or read-only disk
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    _kept[key] = made  # this process keeps it for itself
+    return Pack.read(made)
+
+
+def _place(root: Path, side: int, stamp: str) -> Path | None:
+    """Where a pack is kept, in a folder of its own for each folder and size; None if nowhere."""
+    home = f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{side}"
     try:
-        return Pack.read(_move(made, place))
-    except OSError:  # a full or read-only disk: this process keeps it for itself
-        atexit.register(shutil.rmtree, made, ignore_errors=True)
-        _kept[root, side, stamp] = made
-        return Pack.read(made)
+        return cache_folder() / "folders" / home / stamp[:16]
+    except RuntimeError:  # a user without a home folder
+        return None
 
 
 def _stamp(files: Sequence[ImageFile], side: int) -> str:

@@ -1,0 +1,55 @@
+"""Packs where they are hard to keep: no home, no room, a process that is stopped."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from protofed.data.packing import packed
+from tests.data.pictures import make
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temp folder of this test's own, with something of somebody else in it."""
+    folder = tmp_path / "temporary"
+    (folder / "bystander").mkdir(parents=True)
+    (folder / "bystander" / "thesis.txt").write_text("years of work")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PROTOFED_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", refuse)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_without_a_home_every_folder_has_its_own_pack_and_no_other_is_touched(
+    temporary: Path, tmp_path: Path
+) -> None:
+    one, two = make(tmp_path / "one", ("photo",)), make(tmp_path / "two", ("neg", "photo"))
+    packs = [packed(one, 32), packed(two, 32), packed(two, 16)]
+    assert len({pack.revision for pack in packs}) == 3
+    assert [sorted(pack.notes) for pack in packs] == [["photo"], ["neg", "photo"], ["neg", "photo"]]
+    assert packed(one, 32).place == packs[0].place  # made once
+    again = packed(one, 32, fresh=True)
+    assert again.revision == packs[0].revision
+    assert all(pack.place.is_dir() for pack in (*packs, again))
+    assert (temporary / "bystander" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_pack_made_anew_where_no_cache_can_be_written_leaves_the_temp_folder_alone(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROTOFED_CACHE", "/proc/nowhere")
+    root = make(tmp_path / "one", ("photo",))
+    assert packed(root, 32).revision == packed(root, 32, fresh=True).revision
+    assert (temporary / "bystander" / "thesis.txt").read_text() == "years of work"
