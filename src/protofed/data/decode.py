@@ -80,10 +80,10 @@ def _too_large_or_small(image: Image.Image) -> str:
 def _read(image: Image.Image, side: int) -> Decoded | str:
     """Decode, hash, shrink, turn upright, in this order: only small copies are made."""
     width, height = image.size
-    upright = image.getexif().get(ORIENTATION, 1)
     floor = max(side, FULL_SIDE)
     image.draft("RGB", (floor, floor))  # does something to JPEGs only
     image.load()
+    upright = image.getexif().get(ORIENTATION, 1)  # only now: PIL turns a TIFF while it loads
     if image.mode == "F":
         return "floating-point pixels, whose range is not known"
     plain = _in_eight_bits(image)

@@ -21,7 +21,7 @@ from protofed.data.rows import TEST_SHARE, Row, as_arrays, divided
 from protofed.data.workers import decoded
 
 Parts = dict[str, dict[str, list[Row]]]  # by domain, then "train" and "test"
-RULE = 1  # raise it whenever the same files would become other arrays
+RULE = 2  # raise it whenever the same files would become other arrays
 _kept: dict[tuple[Path, int, str], Path] = {}  # packs of this process where no cache can be written
 
 
