@@ -102,13 +102,17 @@ def check(path: Path, remote: Remote) -> None:
     with path.open("rb") as stream:
         found = hashlib.file_digest(stream, kind).hexdigest()
     if found != expected:
-        aside = path.with_name(f"{remote.name}.wrong")
-        path.replace(aside)
+        aside = put_aside(path)
         _note(path).unlink(missing_ok=True)
         raise ProtofedError(
             f"{remote.name} is not the published file: expected {kind} {expected}, found {found}\n"
             f"it was put aside as {aside}; nothing else was changed; the same command fetches anew"
         )
+
+
+def put_aside(path: Path) -> Path:
+    """Keep a wrong file as NAME.wrong, out of the right one's way."""
+    return path.replace(path.with_name(f"{path.name.removesuffix('.part')}.wrong"))
 
 
 def _from(url: str, remote: Remote, part: Path, watch: Watch) -> None:

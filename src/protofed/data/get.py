@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from protofed.core.errors import ProtofedError
 from protofed.data.archive import Archive
 from protofed.data.cache import Arrays
 from protofed.data.extract import extract, is_archive
-from protofed.data.fetch import ROOM, Remote, Watch, check, fetch
+from protofed.data.fetch import ROOM, Remote, Watch, check, fetch, put_aside
 from protofed.data.sources import SOURCES, Source, placed
 
 LOCK = "get.lock.json"  # sha256 of fetched files for which nobody publishes a checksum
@@ -53,7 +53,9 @@ def get(
         _check_disk(root, source)
         _fetch_all(name, source, root, work, follow)
         follow.say(f"{name}: checked; converting")
-        made = dict(_convert(source, work, side or source.side or 0))
+        with _doubted(source.files, work):
+            made = dict(_convert(source, work, side or source.side or 0))
+        _record(name, source, root / LOCK, work, follow.say)
         _place(source, folder, made, follow.say)
         shutil.rmtree(work)
     return True
@@ -118,33 +120,58 @@ def _fetch_all(name: str, source: Source, root: Path, work: Path, follow: Follow
         else:
             fetch(remote, target, follow.begin(remote))
         if not remote.checksum:
-            _compare(root / LOCK, f"{name}/{remote.name}", target, follow.say)
+            _compare(root / LOCK, f"{name}/{remote.name}", target)
     for remote in source.files:
         if is_archive(remote.name):
-            extract(work / remote.name, content)
+            with _doubted([remote], work):
+                extract(work / remote.name, content)
 
 
-def _compare(lock: Path, key: str, path: Path, say: Say) -> None:
-    """A file without a published checksum must be the one of the first time."""
+@contextmanager
+def _doubted(files: Sequence[Remote], work: Path) -> Iterator[None]:
+    """Where files cannot be used, put those aside that no checksum vouches for."""
     try:
-        known = json.loads(lock.read_bytes())
-        first = known.get(key)
+        yield
+    except ProtofedError as fault:
+        asides = [str(put_aside(work / file.name)) for file in files if not file.checksum]
+        if not asides:
+            raise
+        raise ProtofedError(
+            f"{fault}\nthe host may have sent something else; put aside as {', '.join(asides)};"
+            " nothing else was changed; the same command fetches anew"
+        ) from fault
+
+
+def _known(lock: Path) -> dict[str, str]:
+    """The sha256 of the files that have no published one, from the first time."""
+    try:
+        return dict(json.loads(lock.read_bytes()))
     except FileNotFoundError:
-        known, first = {}, None
-    except (ValueError, AttributeError) as fault:
+        return {}
+    except (ValueError, TypeError) as fault:
         raise ProtofedError(f"{lock} is broken ({fault}): mend it or move it away") from fault
-    found = sha256(path)
-    if first is None:
-        say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
-        write_json(lock, {**known, key: found})
-    elif first != found:
-        aside = path.with_name(f"{path.name}.wrong")
-        path.replace(aside)
+
+
+def _compare(lock: Path, key: str, path: Path) -> None:
+    """A file without a published checksum must be the one of the first time."""
+    first = _known(lock).get(key)
+    if first is not None and first != (found := sha256(path)):
         raise ProtofedError(
             f"{key} is not the file of the first time: sha256 {first} stands in {lock}, found"
-            f" {found}\nit was put aside as {aside}; nothing else was changed; if the new file is"
-            " right, take the line out of the lock file and repeat the command"
+            f" {found}\nit was put aside as {put_aside(path)}; nothing else was changed; if the new"
+            " file is right, take the line out of the lock file and repeat the command"
         )
+
+
+def _record(name: str, source: Source, lock: Path, work: Path, say: Say) -> None:
+    """Write down what was fetched without a published checksum, now that it was of use."""
+    known = _known(lock)
+    keys = {f"{name}/{file.name}": file for file in source.files if not file.checksum}
+    new = {key: sha256(work / file.name) for key, file in keys.items() if key not in known}
+    for key, found in new.items():
+        say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
+    if new:
+        write_json(lock, {**known, **new})
 
 
 def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple[Path, Any]]]:

@@ -1,0 +1,56 @@
+"""Sets that were fetched before: wrongly, at another size, or at the same time."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from protofed.core.errors import ProtofedError
+from protofed.data.catalog import load
+from protofed.data.get import LOCK, Follow, get
+from tests.data.conftest import Publish
+from tests.data.serving import Host
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def tar_of_something_else() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as packed:
+        packed.addfile(tarfile.TarInfo("readme.txt"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (b"the file is busy, please wait\n", "is no whole .zip or .tar.gz file"),
+        (tar_of_something_else(), "the archive has no folder sketch"),
+    ],
+)
+def test_a_wrong_first_file_without_a_checksum_does_not_block_the_set(
+    wrong: bytes, says: str, publish: Publish, host: Host, root: Path, follow: Follow
+) -> None:
+    publish("pacs")
+    sketch = host.root / "pacs" / "sketch.tgz"
+    right = sketch.read_bytes()
+    sketch.write_bytes(wrong)
+    with pytest.raises(ProtofedError, match=says) as fault:
+        get("pacs", root, follow)
+    assert "the same command fetches anew" in str(fault.value)
+    assert (root / "pacs" / ".get-pacs" / "sketch.tgz.wrong").read_bytes() == wrong
+    assert not (root / LOCK).exists()
+    sketch.write_bytes(right)
+    host.asked.clear()
+    assert get("pacs", root, follow)
+    assert ("/pacs/sketch.tgz", "") in host.asked
+    assert len(json.loads((root / LOCK).read_text())) == 4
+    load("pacs")
