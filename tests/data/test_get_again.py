@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from protofed.core.disk import write_json
 from protofed.core.errors import ProtofedError
+from protofed.data import get as getting
 from protofed.data.catalog import load
 from protofed.data.get import LOCK, Follow, get
 from tests.data.conftest import Publish
@@ -54,3 +59,31 @@ def test_a_wrong_first_file_without_a_checksum_does_not_block_the_set(
     assert ("/pacs/sketch.tgz", "") in host.asked
     assert len(json.loads((root / LOCK).read_text())) == 4
     load("pacs")
+
+
+@pytest.mark.parametrize("names", [("mnist", "usps"), ("pacs", "office-caltech")])
+def test_two_sets_at_once_lose_nothing_of_each_other(
+    names: tuple[str, str],
+    publish: Publish,
+    root: Path,
+    follow: Follow,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both_have_read = threading.Barrier(2)
+
+    def slowly(path: Path, content: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both_have_read.wait(0.5)
+        write_json(path, content)
+
+    for name in names:
+        publish(name)
+    monkeypatch.setattr(getting, "write_json", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda name: get(name, root, follow), names)) == [True, True]
+    if names == ("mnist", "usps"):
+        described = json.loads((root / "digits" / "meta.json").read_text())["files"]
+        assert set(described) == {"mnist.npz", "usps.npz"}
+    else:
+        keys = json.loads((root / LOCK).read_text())
+        assert {key.partition("/")[0] for key in keys} == set(names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ import numpy as np
 
 from protofed.core.disk import sha256, sync_folder, write_json
 from protofed.core.errors import ProtofedError
+from protofed.core.lock import alone
 from protofed.data.archive import Archive
 from protofed.data.cache import Arrays
 from protofed.data.extract import extract, is_archive
@@ -49,14 +49,15 @@ def get(
         )
     work = folder / f".get-{name}"
     work.mkdir(parents=True, exist_ok=True)
-    with _alone(work):
+    with alone(work / "lock", f"another process is at work in {work}"):
         _check_disk(root, source)
         _fetch_all(name, source, root, work, follow)
         follow.say(f"{name}: checked; converting")
         with _doubted(source.files, work):
             made = dict(_convert(source, work, side or source.side or 0))
-        _record(name, source, root / LOCK, work, follow.say)
-        _place(source, folder, made, follow.say)
+        with alone(root / ".get.lock"):  # other sets are described in the same files
+            _record(name, source, root / LOCK, work, follow.say)
+            _place(source, folder, made, follow.say)
         shutil.rmtree(work)
     return True
 
@@ -84,19 +85,6 @@ def _meta(folder: Path, archive: Archive) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as fault:
         raise ProtofedError(f"{path} is broken ({fault}): mend it or move it away") from fault
     return dict(meta)
-
-
-@contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """One process at a time; the lock ends with the process, however it ends."""
-    handle = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as fault:
-        raise ProtofedError(f"another process is at work in {work}") from fault
-    finally:
-        os.close(handle)
 
 
 def _check_disk(root: Path, source: Source) -> None:

@@ -5,7 +5,6 @@ spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  events.jsonl  c
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from protofed.core.disk import sha256, sync_folder, write_json, write_whole
 from protofed.core.errors import ProtofedError
+from protofed.core.lock import alone
 from protofed.core.method import Global
 from protofed.core.pack import pack, unpack
 from protofed.engines.base import Engine
@@ -45,16 +45,10 @@ class RunDir:
         """Hold the folder against other processes; the system frees it when this one ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)
         except OSError as fault:
             raise ProtofedError(f"cannot write to {self.path}: {fault.strerror}") from fault
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with alone(self.path, f"another process is writing to {self.path}; wait for it"):
             yield
-        except BlockingIOError:
-            raise ProtofedError(f"another process is writing to {self.path}; wait for it") from None
-        finally:
-            os.close(handle)
 
     def check(self, experiment: Experiment) -> None:
         """Stop if the folder holds something else than this experiment; write nothing."""
