@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from protofed.core.disk import write_json
@@ -59,6 +60,22 @@ def test_a_wrong_first_file_without_a_checksum_does_not_block_the_set(
     assert ("/pacs/sketch.tgz", "") in host.asked
     assert len(json.loads((root / LOCK).read_text())) == 4
     load("pacs")
+
+
+def test_images_of_another_size_are_not_taken_for_those_asked_for(
+    publish: Publish, root: Path, follow: Follow
+) -> None:
+    publish("vlcs")
+    assert get("vlcs", root, follow, side=16)
+    assert not get("vlcs", root, follow, side=16)
+    assert not get("vlcs", root, follow)  # whatever their size
+    with pytest.raises(ProtofedError, match="in 16 pixels, not 24: leave --side 24 out, or let"):
+        get("vlcs", root, follow, side=24)
+    assert get("vlcs", root, follow, side=24, again=True)
+    with np.load(root / "vlcs" / "sun.npz") as stored:
+        assert stored["x"].shape[1:] == (24, 24, 3)
+    meta = json.loads((root / "vlcs" / "meta.json").read_text())
+    assert meta["files"].pop("sun.npz").pop("side") == 24
 
 
 @pytest.mark.parametrize("names", [("mnist", "usps"), ("pacs", "office-caltech")])

@@ -41,6 +41,7 @@ def get(
     folder = root / source.home.folder
     state = _state(folder, source)
     if state == "there" and not again:
+        _check_side(folder, source, side)
         return False
     if state == "damaged" and not again:
         raise ProtofedError(
@@ -71,6 +72,18 @@ def _state(folder: Path, source: Source) -> str:
         if not (folder / file).is_file() or sha256(folder / file) != told:
             return "damaged"
     return "there" if len(present) == len(source.makes) else "absent"
+
+
+def _check_side(folder: Path, source: Source, side: int | None) -> None:
+    """Stop if images are there in another size than was asked for."""
+    described = _meta(folder, source.home)["files"]
+    found = {described[file].get("side") for file in source.makes}
+    if side and found != {side}:
+        sizes = " or ".join(f"{n} pixels" if n else "a size not told" for n in found)
+        raise ProtofedError(
+            f"{folder} holds these images in {sizes}, not {side}: leave --side {side} out, or let"
+            " --again replace them"
+        )
 
 
 def _meta(folder: Path, archive: Archive) -> dict[str, Any]:
@@ -171,7 +184,8 @@ def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple
             stream.flush()
             os.fsync(stream.fileno())
         told = {"sha256": sha256(path), "bytes": path.stat().st_size}
-        yield file, (path, {**told, **_counted(source, file, arrays)})
+        size = {"side": side} if side else {}
+        yield file, (path, {**told, **size, **_counted(source, file, arrays)})
 
 
 def _counted(source: Source, file: str, arrays: Arrays) -> dict[str, Any]:
