@@ -66,7 +66,10 @@ def gather(records: Sequence[Record], rule: Rule) -> list[Unseen]:
         order = mine[0].experiment.data.domains
         runs = {d: {r.seed: r.result for r in mine if r.result.unseen == d} for d in order}
         runs = {domain: of for domain, of in runs.items() if of}
-        rows = {left: _row([_on(run, rule) for run in of.values()]) for left, of in runs.items()}
+        on = {left: [_on(run, rule) for run in of.values()] for left, of in runs.items()}
+        tested = {name for seeds in on.values() for scores in seeds for name in scores}
+        names = [domain for domain in order if domain in tested]
+        rows = {left: _row(seeds, names) for left, seeds in on.items()}
         digests = {left: [run.digest[:12] for run in of.values()] for left, of in runs.items()}
         found.append(Unseen(label, rows, _mean(runs, rule), digests))
     if not found:
@@ -78,9 +81,11 @@ def _on(run: Result, rule: Rule) -> dict[str, float | None]:
     return (run.last_five if rule == "last_five" else run.last).domains
 
 
-def _row(seeds: Sequence[dict[str, float | None]]) -> dict[str, Spread | None]:
-    """Each test domain's score over seeds."""
-    columns = {name: [scores[name] for scores in seeds] for name in seeds[0]}
+def _row(
+    seeds: Sequence[dict[str, float | None]], names: Sequence[str]
+) -> dict[str, Spread | None]:
+    """Each test domain's score over seeds; none if no run was tested on it."""
+    columns = {name: [scores.get(name) for scores in seeds] for name in names}
     known = {name: [v for v in values if v is not None] for name, values in columns.items()}
     return {name: Spread.of(values) if values else None for name, values in known.items()}
 
@@ -102,16 +107,17 @@ def table(unseen: Unseen) -> tuple[list[str], list[list[str]]]:
     rows = []
     for left, row in unseen.rows.items():
         cells = [f"[{cell(row[d])}]" if d == left else cell(row[d]) for d in unseen.domains]
-        rows.append([left, *cells, cell(row[left])])
+        rows.append([left, *cells, cell(row.get(left))])
     return head, [*rows, ["mean of the unseen", *[""] * len(unseen.domains), cell(unseen.mean)]]
 
 
 def side_by_side(found: Sequence[Unseen]) -> tuple[list[str], list[list[str]]]:
     """Methods x left-out domains, on the unseen only, and the mean."""
-    head = ["on the unseen domain", *found[0].rows, "mean"]
+    domains = list(dict.fromkeys(left for one in found for left in one.rows))
+    head = ["on the unseen domain", *domains, "mean"]
     rows = []
     for one in found:
-        own = [one.rows.get(left, {}).get(left) for left in found[0].rows]
+        own = [one.rows.get(left, {}).get(left) for left in domains]
         rows.append([one.label, *map(cell, own), cell(one.mean)])
     return head, rows
 
