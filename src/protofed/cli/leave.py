@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from protofed.cli.grid import play_grid
+
 if TYPE_CHECKING:
     from protofed.study.leave import Unseen
     from protofed.study.variants import Variant
@@ -27,24 +29,13 @@ def play_each(
     runs: Path,
 ) -> None:
     """Run every variant without each of its domains, side by side; go on with what was begun."""
-    from protofed.cli.show import GridWatcher
-    from protofed.core.errors import ProtofedError
-    from protofed.core.machine import cores
     from protofed.study.collect import read_record
     from protofed.study.leave import each, gather, whole_label
-    from protofed.study.pool import run_all
     from protofed.study.variants import cells
 
     grid = cells(each(variants), seeds, runs)
-    with GridWatcher() as watch:
-        try:
-            faults = run_all(grid, workers or cores(), watch)
-        except KeyboardInterrupt:
-            watch.say("stopped; the same command goes on")
-            raise typer.Exit(130) from None
+    faults = play_grid(grid, workers)
     done = [c for c in grid if c.folder not in faults]
-    if not done:
-        raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
     records = [read_record(c.folder, whole_label(c.label, c.experiment.leave_out)) for c in done]
     failed = [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     rule = records[0].result.rules[score]
