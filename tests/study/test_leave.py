@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from pathlib import Path
+
+import pytest
 
 from protofed.experiment.evaluate import Scores
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.result import Result
 from protofed.study.collect import Record
-from protofed.study.leave import gather, side_by_side, table
+from protofed.study.leave import FORMATS, gather, side_by_side, table
 
 SHARED = {"data": {"name": "digits-mini", "domains": ["optical", "print", "syn"]}}
 
@@ -63,3 +68,19 @@ def test_a_domain_that_only_the_second_method_finished_without_has_a_column() ->
     columns = {name: [row[place] for row in rows] for place, name in enumerate(head)}
     assert columns["print"] == ["2.00", "2.00"]
     assert columns["syn"] == ["-", "3.00"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_says_by_which_rule_and_which_runs_failed(form: str) -> None:
+    found = gather([record("FedAvg", "syn", {"optical": 1.0, "print": 2.0, "syn": 3.0})], "last")
+    failed = "FedAvg without print, seed 0: failed"
+    text = FORMATS[form](found, "last evaluation", [failed])
+    assert "last evaluation" in text
+    assert (failed in text) == (form != "csv")  # which has lines for scores alone
+    if form == "json":
+        assert json.loads(text)[0]["notes"] == [failed]
+    if form == "csv":
+        assert {row["rule"] for row in csv.DictReader(io.StringIO(text))} == {"last evaluation"}
+    if form == "latex":
+        assert text.index(failed) < text.index(r"\begin{tabular}")
+        assert all(line.startswith("%") for line in text.partition("\\begin")[0].splitlines())

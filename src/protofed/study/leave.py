@@ -122,10 +122,22 @@ def side_by_side(found: Sequence[Unseen]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def markdown(found: Sequence[Unseen]) -> str:
+def footnotes(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> list[str]:
+    """What must stand under the tables."""
+    told = [f"accuracy in %, {rule}; [in brackets]: on the domain that was left out"]
+    told += [f"note: {note}" for note in notes]
+    for one in found:
+        runs = "; ".join(f"without {left} {' '.join(of)}" for left, of in one.digests.items())
+        told.append(f"runs: {one.label} {runs}")
+    return told
+
+
+def markdown(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
     """A Markdown table a method, and one of all if there are several."""
     tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
-    return "\n".join("\n".join(_lines(head, rows)) + "\n" for head, rows in tables)
+    under = [f"- {line}" for line in footnotes(found, rule, notes)]
+    parts = [*(_lines(head, rows) for head, rows in tables), under]
+    return "\n".join("\n".join(lines) + "\n" for lines in parts)
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -133,10 +145,11 @@ def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(part.replace("|", "\\|") for part in line) + " |" for line in lines]
 
 
-def latex(found: Sequence[Unseen]) -> str:
+def latex(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
     """A booktabs table a method, and one of all if there are several."""
     tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
-    return "\n".join(_tabular(head, rows) for head, rows in tables)
+    above = "".join(f"% {line}\n" for line in footnotes(found, rule, notes))
+    return above + "\n".join(_tabular(head, rows) for head, rows in tables)
 
 
 def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -147,24 +160,25 @@ def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*top, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def comma_separated(found: Sequence[Unseen]) -> str:
-    """One line a method, left-out domain and test domain."""
+def comma_separated(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
+    """One line a method, left-out domain and test domain; no place for notes."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "left_out", "tested_on", "mean", "std"])
+    writer.writerow(["method", "left_out", "tested_on", "mean", "std", "rule"])
     for one in found:
         for left, row in one.rows.items():
             for name, value in row.items():
-                writer.writerow([one.label, left, name, *(value or ("", ""))])
+                writer.writerow([one.label, left, name, *(value or ("", "")), rule])
     return out.getvalue()
 
 
-def as_json(found: Sequence[Unseen]) -> str:
+def as_json(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
     """All there is, as JSON."""
-    return json.dumps([one.plain() for one in found], indent=2, allow_nan=False) + "\n"
+    plain = [{**one.plain(), "rule": rule, "notes": list(notes)} for one in found]
+    return json.dumps(plain, indent=2, allow_nan=False) + "\n"
 
 
-FORMATS: dict[str, Callable[[Sequence[Unseen]], str]] = {
+FORMATS: dict[str, Callable[[Sequence[Unseen], str, Sequence[str]], str]] = {
     "markdown": markdown,
     "latex": latex,
     "csv": comma_separated,
