@@ -1,4 +1,4 @@
-"""Packs where they are hard to keep: no home, no room, a process that is stopped."""
+"""What is packed of a folder, and packs where they are hard to keep: no home, no room, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protofed.core.errors import ProtofedError
 from protofed.data.packing import packed
 from tests.data.pictures import make
 
@@ -53,3 +54,16 @@ def test_a_pack_made_anew_where_no_cache_can_be_written_leaves_the_temp_folder_a
     root = make(tmp_path / "one", ("photo",))
     assert packed(root, 32).revision == packed(root, 32, fresh=True).revision
     assert (temporary / "bystander" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_test_folder_without_a_usable_image_is_not_replaced_by_a_split(
+    bad: bool, tmp_path: Path
+) -> None:
+    make(tmp_path / "own", ("one",))
+    (tmp_path / "own" / "photo" / "test" / "cat").mkdir(parents=True)
+    (tmp_path / "own" / "one").rename(tmp_path / "own" / "photo" / "train")
+    if bad:
+        (tmp_path / "own" / "photo" / "test" / "cat" / "a.png").touch()
+    with pytest.raises(ProtofedError, match="has no test image that can be used, of 20 in all"):
+        packed(tmp_path / "own", 32)

@@ -107,7 +107,7 @@ def _make(found: Layout, files: Sequence[ImageFile], side: int) -> Path:
             skipped[name] = result
         else:
             rows[file.domain].append(Row(name, file, result))
-    parts = {domain: divided(domain, mine) for domain, mine in rows.items()}
+    parts = {d: divided(d, mine, "test" in found.shelves[d]) for d, mine in rows.items()}
     made = Path(tempfile.mkdtemp(prefix="protofed-pack-"))
     try:
         _write(made, found, parts, skipped, side)
