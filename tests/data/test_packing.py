@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -54,6 +55,27 @@ def test_a_pack_made_anew_where_no_cache_can_be_written_leaves_the_temp_folder_a
     root = make(tmp_path / "one", ("photo",))
     assert packed(root, 32).revision == packed(root, 32, fresh=True).revision
     assert (temporary / "bystander" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_a_pack_that_does_not_reach_its_place_leaves_nothing_half_done(
+    fault: BaseException, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "cache"))
+
+    def stopped(made: Path, beside: Path) -> None:
+        shutil.copytree(made, beside)
+        raise fault
+
+    monkeypatch.setattr(shutil, "move", stopped)
+    root, left = make(tmp_path / "one", ("photo",)), {"bystander"}
+    if isinstance(fault, OSError):
+        left.add(packed(root, 32).place.name)  # kept by this process until its end
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            packed(root, 32)
+    assert {path.name for path in temporary.iterdir()} == left
+    assert [list(home.iterdir()) for home in (tmp_path / "cache" / "folders").iterdir()] == [[]]
 
 
 @pytest.mark.parametrize("bad", [True, False])

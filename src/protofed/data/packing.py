@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -61,6 +62,9 @@ def packed(root: Path, side: int, fresh: bool = False) -> Pack:
             return Pack.read(_move(made, place))
         except OSError:
             pass  # a full or read-only disk
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     _kept[key] = made  # this process keeps it for itself
     return Pack.read(made)
@@ -86,10 +90,11 @@ def _move(made: Path, place: Path) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}")
-    shutil.move(made, beside)
     try:
-        beside.rename(place)
-    except OSError:  # another process was as quick; its pack is the same
+        shutil.move(made, beside)
+        with suppress(OSError):  # another process was as quick; its pack is the same
+            beside.rename(place)
+    finally:
         shutil.rmtree(beside, ignore_errors=True)
     for old in place.parent.iterdir():
         if old != place and not old.name.startswith("."):
