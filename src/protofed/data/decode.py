@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from protofed.core.errors import printable
+
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 MOST_PIXELS = 40_000_000  # 160 MB once decoded, as PIL takes 4 bytes a pixel
 ONE_COPY = ("1", "L", "RGB")  # modes that are decoded and resized as they are; others are converted
@@ -162,5 +164,4 @@ def decode_all(work: tuple[int, list[str]]) -> list[Decoded | str]:
 
 def shown(name: str | Path) -> str:
     """A stranger's file name as one printable line."""
-    text = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return printable(os.fsencode(name).decode("utf-8", "backslashreplace"))
