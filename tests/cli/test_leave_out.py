@@ -13,6 +13,7 @@ import torch
 from protofed.core.errors import ProtofedError
 from protofed.experiment.federation import assemble
 from protofed.experiment.parse import experiment_from
+from protofed.study.variants import Cell
 from tests.cli.conftest import Cli
 
 DOMAINS = ["optical", "print", "syn"]
@@ -120,6 +121,25 @@ def _left_out(folder: Path) -> str:
     return str(json.loads((folder / "spec.json").read_text())["leave_out"])
 
 
+def _is_of(folder: Path, method: str, left: str) -> bool:
+    spec = json.loads((folder / "spec.json").read_text())
+    return bool(spec["method"]["name"] == method.lower() and spec["leave_out"] == left)
+
+
+def test_workers_limit_how_many_runs_are_at_work(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def run_all(grid: list[Cell], workers: int, watch: object) -> dict[Path, str]:
+        asked.append(workers)
+        return {cell.folder: "not run" for cell in grid}
+
+    monkeypatch.setattr("protofed.study.pool.run_all", run_all)
+    monkeypatch.setattr("protofed.core.machine.cores", lambda: 7)
+    for words in ([], ["--workers", "2"], ["--workers", "0"], ["--workers", "many"]):
+        assert cli("run", *FLAGS, "--leave-out", "each", *words).code == 2
+    assert asked == [7, 2, 1]
+
+
 def test_compare_each_sets_methods_side_by_side_over_seeds(cli: Cli) -> None:
     words = ["compare", "fedavg", "local", *FLAGS, "--seeds", "2", "--leave-out", "each"]
     ended = cli(*words)
@@ -129,7 +149,12 @@ def test_compare_each_sets_methods_side_by_side_over_seeds(cli: Cli) -> None:
     rows = list(csv.DictReader(io.StringIO(cli(*words, "--format", "csv").out)))
     assert len(rows) == 2 * 3 * 3
     assert {row["method"] for row in rows} == {"FedAvg", "Local"}
-    assert all(float(row["std"]) >= 0 for row in rows)
+    for row in rows:  # over the two seeds
+        folders = [f for f in Path("runs").iterdir() if _is_of(f, row["method"], row["left_out"])]
+        scores = [json.loads((f / "scores.jsonl").read_text())["domains"] for f in folders]
+        one, two = (float(of[row["tested_on"]]) for of in scores)
+        assert float(row["mean"]) == pytest.approx((one + two) / 2)
+        assert float(row["std"]) == pytest.approx(abs(one - two) / 2**0.5)
     tex = cli(*words, "--format", "latex").out
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3
     refused = cli(*words, "--baseline", "FedAvg")

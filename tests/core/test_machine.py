@@ -10,8 +10,14 @@ import pytest
 from protofed.core.machine import cores, free_memory
 
 
-def test_cores_are_those_of_this_process() -> None:
-    assert 1 <= cores() <= (os.cpu_count() or 1)
+def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 5, 9}, raising=False)
+    assert cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # not Linux
+    assert cores() == 64
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert cores() == 1
 
 
 def test_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,17 +97,19 @@ def test_what_is_see_through_lies_on_white(mode: str, tmp_path: Path) -> None:
     assert pixels[:, 13:].max() < 40
 
 
+@pytest.mark.parametrize("name", ["turned.png", "turned.jpg", "turned.tif", "packed.tif"])
 @pytest.mark.parametrize("turn", range(1, 9))
-def test_photos_stand_upright(turn: int, tmp_path: Path) -> None:
+def test_photos_stand_upright(turn: int, name: str, tmp_path: Path) -> None:
     image = Image.fromarray(drawing(0, 3, side=40)).crop((0, 0, 40, 30))
     exif = Image.Exif()
     exif[0x0112] = turn
-    image.save(tmp_path / "turned.png", exif=exif)
+    packed = {"compression": "tiff_lzw"} if name == "packed.tif" else {}
+    image.save(tmp_path / name, exif=exif, **packed)
     from PIL import ImageOps
 
-    with Image.open(tmp_path / "turned.png") as again:
+    with Image.open(tmp_path / name) as again:
         expected = ImageOps.exif_transpose(again)
-    found = good(tmp_path / "turned.png")
+    found = good(tmp_path / name)
     assert (found.width, found.height) == expected.size
     small = np.asarray(expected.resize((24, 24), Image.Resampling.BILINEAR), dtype=int)
     assert abs(found.pixels - small).max() <= 1  # rows or columns first: a rounding apart

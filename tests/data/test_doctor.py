@@ -16,6 +16,7 @@ from protofed.data.decode import HASH_SIDE, decode, perceptual_hash
 from protofed.data.doctor import Diagnosis, examine
 from protofed.data.duplicates import NEAR_BITS
 from protofed.data.findings import GRADES
+from protofed.data.packing import packed
 from protofed.data.shift import measure
 from protofed.experiment.parse import experiment_from
 from tests.data.pictures import drawing, make, spoil
@@ -153,6 +154,18 @@ def test_a_folder_that_cannot_be_trained_on_is_a_finding(tmp_path: Path) -> None
     assert any("CAT in neg" in line for line in found.findings[0].details)
     with pytest.raises(ProtofedError, match="is not there"):
         examine(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"neg": 1}', None])
+def test_a_damaged_list_of_files_is_made_again(content: str | None, tmp_path: Path) -> None:
+    root = make(tmp_path / "own")
+    whole = examine(str(root)).plain()
+    index = packed(root, 32).place / "index.json"
+    index.unlink()
+    if content is not None:
+        index.write_text(content)
+    assert examine(str(root)).plain() == whole
+    assert len(index.read_text()) > 1000
 
 
 def test_a_benchmark_can_be_examined_too() -> None:

@@ -110,6 +110,16 @@ def test_an_address_without_the_file_is_left_for_the_next(
     assert target.read_bytes() == CONTENT
 
 
+def test_an_address_with_a_wrong_file_is_left_for_the_next(
+    host: Host, remote: Remote, target: Path
+) -> None:
+    (host.root / "stale.bin").write_bytes(CONTENT[:-1] + b"!")
+    twice = remote._replace(urls=(f"{host.url}/stale.bin", *remote.urls))
+    fetch(twice, target, nothing)
+    assert target.read_bytes() == CONTENT
+    assert host.asked == [("/stale.bin", ""), ("/file.bin", "")]
+
+
 def test_no_address_has_it(host: Host, remote: Remote, target: Path) -> None:
     told = complaint(remote._replace(urls=(f"{host.url}/gone.bin",)), target)
     assert "file.bin cannot be had" in told

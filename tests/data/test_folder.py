@@ -210,6 +210,8 @@ def test_classes_are_compared_across_domains(root: Path) -> None:
         (["photo/test/cat/"], "has no train folder"),
         (["photo/2021/cat/a.png"], "no split of a known name"),
         (["photo/cat/a.txt"], "has no training image"),
+        (["train/cat/a.png", "Test/cat/b.png"], r"holds splits \(Test, train\) where its domains"),
+        (["train/photo/cat/a.png"], r"write domain/class/image, .*or domain/split/class/image"),
     ],
 )
 def test_other_layouts_are_refused(paths: list[str], says: str, tmp_path: Path) -> None:

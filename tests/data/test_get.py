@@ -68,6 +68,7 @@ def test_a_set_is_fetched_stored_and_loaded(
     assert {path.name for path in folder.iterdir()} == kept
     for file, arrays in truth.items():
         with np.load(folder / file, allow_pickle=False) as stored:
+            assert set(stored.files) - {"names"} == set(arrays) - {"names"}
             for key, array in arrays.items():
                 assert np.array_equal(stored[key], array), (file, key)
     assert name not in missing(source.archive)

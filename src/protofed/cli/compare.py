@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from protofed.cli.grid import play_grid
 from protofed.cli.leave import LeaveOut, play_each
 from protofed.cli.search import search_and_tell
 
@@ -172,11 +173,8 @@ def _play(
     runs: Path,
 ) -> None:
     """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
-    from protofed.cli.show import GridWatcher
-    from protofed.core.errors import ProtofedError, known_name
-    from protofed.core.machine import cores
+    from protofed.core.errors import known_name
     from protofed.study.collect import check_comparable, read_record
-    from protofed.study.pool import run_all
     from protofed.study.table import compare as set_side_by_side
     from protofed.study.variants import cells
 
@@ -185,15 +183,8 @@ def _play(
         labels = {variant.label.lower(): variant.label for variant in variants}
         baseline = labels.get(baseline.lower(), baseline)
         known_name("baseline", baseline, labels.values())
-    with GridWatcher() as watch:
-        try:
-            faults = run_all(grid, workers or cores(), watch)
-        except KeyboardInterrupt:
-            watch.say("stopped; the same command goes on")
-            raise typer.Exit(130) from None
+    faults = play_grid(grid, workers)
     done = [read_record(c.folder, c.label) for c in grid if c.folder not in faults]
-    if not done:
-        raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
     notes = check_comparable(done, free=_free(variants))
     notes += [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     wanted = baseline or variants[0].label

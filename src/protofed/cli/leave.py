@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from protofed.cli.grid import play_grid
+
 if TYPE_CHECKING:
     from protofed.study.leave import Unseen
     from protofed.study.variants import Variant
@@ -27,39 +29,28 @@ def play_each(
     runs: Path,
 ) -> None:
     """Run every variant without each of its domains, side by side; go on with what was begun."""
-    from protofed.cli.show import GridWatcher
-    from protofed.core.errors import ProtofedError
-    from protofed.core.machine import cores
     from protofed.study.collect import read_record
     from protofed.study.leave import each, gather, whole_label
-    from protofed.study.pool import run_all
     from protofed.study.variants import cells
 
     grid = cells(each(variants), seeds, runs)
-    with GridWatcher() as watch:
-        try:
-            faults = run_all(grid, workers or cores(), watch)
-        except KeyboardInterrupt:
-            watch.say("stopped; the same command goes on")
-            raise typer.Exit(130) from None
+    faults = play_grid(grid, workers)
     done = [c for c in grid if c.folder not in faults]
-    if not done:
-        raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
     records = [read_record(c.folder, whole_label(c.label, c.experiment.leave_out)) for c in done]
     failed = [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     rule = records[0].result.rules[score]
     notices = [n for r in records for n in r.result.notices if "left out of training" not in n]
-    _print(gather(records, score), form, [rule, *failed, *dict.fromkeys(notices)])
+    _print(gather(records, score), form, rule, [*failed, *dict.fromkeys(notices)])
     if faults:
         raise typer.Exit(1)
 
 
-def _print(found: Sequence[Unseen], form: str, notes: Sequence[str]) -> None:
+def _print(found: Sequence[Unseen], form: str, rule: str, notes: Sequence[str]) -> None:
     from protofed.cli.show import print_table
-    from protofed.study.leave import FORMATS, side_by_side, table
+    from protofed.study.leave import FORMATS, footnotes, side_by_side, table
 
     if form in FORMATS:
-        typer.echo(FORMATS[form](found), nl=False)
+        typer.echo(FORMATS[form](found, rule, notes), nl=False)
         return
     for one in found:
         print_table(*table(one), line_before=len(one.rows))
@@ -67,10 +58,5 @@ def _print(found: Sequence[Unseen], form: str, notes: Sequence[str]) -> None:
     if len(found) > 1:
         print_table(*side_by_side(found))
         typer.echo()
-    rule, *others = notes
-    typer.echo(f"accuracy in %, {rule}; [in brackets]: on the domain that was left out")
-    for note in others:
-        typer.echo(f"note: {note}")
-    for one in found:
-        runs = "; ".join(f"without {left} {' '.join(of)}" for left, of in one.digests.items())
-        typer.echo(f"runs: {one.label} {runs}")
+    for line in footnotes(found, rule, notes):
+        typer.echo(line)

@@ -73,7 +73,7 @@ def run(
     if leave_out == "each":
         if out or again or keep:
             raise typer.BadParameter("--leave-out each: no --out, --again or --keep")
-        _each(spec, assignments or [], given, as_json)
+        _each(spec, assignments or [], given, _side_by_side(how_many(workers)), as_json)
         return
     experiment = _experiment(spec, assignments or [], given)
     from protofed.experiment.runner import default_folder
@@ -92,8 +92,17 @@ def show(result: Result, as_json: bool) -> None:
         print_result(result)
 
 
+def _side_by_side(workers: Workers) -> int:
+    """How many runs of a grid may be at work at once, of which none has workers; 0: all cores."""
+    return 0 if workers == "auto" else max(1, workers)
+
+
 def _each(
-    spec: Path | None, assignments: list[str], flags: Mapping[str, object], as_json: bool
+    spec: Path | None,
+    assignments: list[str],
+    flags: Mapping[str, object],
+    workers: int,
+    as_json: bool,
 ) -> None:
     """One run for each domain that is left out, side by side."""
     from protofed.study.variants import Variant
@@ -101,9 +110,8 @@ def _each(
     raw, _ = raw_spec(spec, assignments, flags)
     label = _experiment(spec, assignments, flags).method.about.label
     seed = raw.pop("seed", 0)
-    play_each(
-        [Variant(label, raw)], [seed], "last_five", 0, "json" if as_json else "table", Path("runs")
-    )
+    form = "json" if as_json else "table"
+    play_each([Variant(label, raw)], [seed], "last_five", workers, form, Path("runs"))
 
 
 def _experiment(

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from protofed.core.errors import printable
+
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 MOST_PIXELS = 40_000_000  # 160 MB once decoded, as PIL takes 4 bytes a pixel
 ONE_COPY = ("1", "L", "RGB")  # modes that are decoded and resized as they are; others are converted
@@ -80,10 +82,10 @@ def _too_large_or_small(image: Image.Image) -> str:
 def _read(image: Image.Image, side: int) -> Decoded | str:
     """Decode, hash, shrink, turn upright, in this order: only small copies are made."""
     width, height = image.size
-    upright = image.getexif().get(ORIENTATION, 1)
     floor = max(side, FULL_SIDE)
     image.draft("RGB", (floor, floor))  # does something to JPEGs only
     image.load()
+    upright = image.getexif().get(ORIENTATION, 1)  # only now: PIL turns a TIFF while it loads
     if image.mode == "F":
         return "floating-point pixels, whose range is not known"
     plain = _in_eight_bits(image)
@@ -162,5 +164,4 @@ def decode_all(work: tuple[int, list[str]]) -> list[Decoded | str]:
 
 def shown(name: str | Path) -> str:
     """A stranger's file name as one printable line."""
-    text = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return printable(os.fsencode(name).decode("utf-8", "backslashreplace"))

@@ -28,6 +28,7 @@ from protofed.data.findings import (
     ordered,
 )
 from protofed.data.folder import FolderEntry
+from protofed.data.packing import Pack
 from protofed.data.shift import Shift, greys, measure
 
 LARGE = 96  # pixels: from this median side on, 64 pixels keep what 32 lose
@@ -90,6 +91,15 @@ def _pictures(entry: Entry, benchmark: Benchmark) -> tuple[list[Picture], dict[s
     if not isinstance(entry, FolderEntry):
         return _of_arrays(benchmark), {}
     pack = entry.pack(entry.side)
+    try:
+        return _of_pack(pack, benchmark), pack.skipped
+    except (OSError, ValueError, KeyError, TypeError):  # damaged: made again
+        pack = entry.pack(entry.side, fresh=True)
+        return _of_pack(pack, benchmark), pack.skipped
+
+
+def _of_pack(pack: Pack, benchmark: Benchmark) -> list[Picture]:
+    """A folder's images, with their files."""
     index = json.loads((pack.place / "index.json").read_bytes())
     pictures = []
     for domain in benchmark.domains:
@@ -98,7 +108,7 @@ def _pictures(entry: Entry, benchmark: Benchmark) -> tuple[list[Picture], dict[s
             for (name, digest, look, width, height), label in rows:
                 words = (name, domain.name, part, benchmark.classes[label], digest)
                 pictures.append(Picture(*words, bytes.fromhex(look), width, height))
-    return pictures, pack.skipped
+    return pictures
 
 
 def _of_arrays(benchmark: Benchmark) -> list[Picture]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 NEAR_BITS = 24  # of 256 that may differ between two hashes of what looks the same
 NEAR_CORRELATION = 0.98  # of the grey values, which two such images must reach as well
 FLAT = 1.0  # standard deviation of grey values below which an image shows nothing
-BLOCK = 1024  # rows that are compared with all others at a time
+BLOCK = 256  # rows that are compared at a time, so that memory does not grow with pairs
 
 
 class Picture(NamedTuple):
@@ -50,32 +48,32 @@ def near(pictures: Sequence[Picture], greys: NDArray[np.float32]) -> list[list[i
     bits = np.unpackbits(
         np.frombuffer(b"".join(pictures[row].look for row in rows), dtype=np.uint8)
     ).reshape(len(rows), -1)
-    one, other = _close(bits.astype(np.float32))
-    kept = _alike(greys[rows[one]], greys[rows[other]])
-    one, other = one[kept], other[kept]
-    links = coo_array((np.ones(len(one)), (one, other)), shape=(len(rows), len(rows)))
-    _, group = connected_components(links, directed=False)
-    return [rows[group == g].tolist() for g in np.unique(group[one])]
+    group = np.arange(len(rows))  # the first row of those that each is joined to so far
+    for one, later in _close(bits.astype(np.float32)):
+        new = later[group[later] != group[one]]
+        alike = new[_alike(greys, rows[one], rows[new])]
+        joined = group[[one, *alike]]
+        group[np.isin(group, joined)] = joined.min()
+    first_rows, sizes = np.unique(group, return_counts=True)
+    return [rows[group == row].tolist() for row in first_rows[sizes > 1]]
 
 
-def _close(bits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pairs of rows whose bits [N, 256] differ in few places, each pair once."""
-    found: list[NDArray[np.int64]] = []
+def _close(bits: NDArray[np.float32]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Each row with the later ones whose bits [N, 256] differ from its own in few places."""
     signs = 2 * bits - 1
+    least = bits.shape[1] - 2 * NEAR_BITS  # the places that agree less those that differ
     for start in range(0, len(bits), BLOCK):
-        differ = (bits.shape[1] - signs[start : start + BLOCK] @ signs.T) / 2
-        pairs = np.argwhere(differ <= NEAR_BITS)
-        pairs[:, 0] += start
-        found.append(pairs[pairs[:, 0] < pairs[:, 1]])
-    pairs = np.concatenate(found)
-    return pairs[:, 0], pairs[:, 1]
+        for row, agreement in enumerate(signs[start : start + BLOCK] @ signs.T, start):
+            yield row, row + 1 + np.flatnonzero(agreement[row + 1 :] >= least)
 
 
-def _alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Whether grey values [M, P] agree up to brightness and contrast."""
+def _alike(
+    greys: NDArray[np.float32], one: np.int64, others: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether some rows' grey values agree with one's, up to brightness and contrast."""
     same: list[NDArray[np.bool_]] = [np.zeros(0, dtype=bool)]
-    for start in range(0, len(one), BLOCK):
-        a, b = one[start : start + BLOCK], other[start : start + BLOCK]
+    for start in range(0, len(others), BLOCK):  # only these are gathered
+        a, b = greys[[one]], greys[others[start : start + BLOCK]]
         x, y = (part - part.mean(1, keepdims=True) for part in (a, b))
         flat = (x.std(1) < FLAT) & (y.std(1) < FLAT) & (abs(a.mean(1) - b.mean(1)) < 2 * FLAT)
         size = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)

@@ -8,14 +8,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from email.message import Message
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib import error, parse, request
 
 from protofed.core.disk import sync_folder, write_json
 from protofed.core.errors import ProtofedError
+from protofed.data.web import GoneError, opener
 
 TIMEOUT = 30.0  # seconds without a byte
 TRIES = 5  # without any progress, for each address
@@ -46,26 +46,8 @@ class LostError(Exception):
         self.wait = wait
 
 
-class GoneError(Exception):
-    """An address that has not got the file."""
-
-
-class _Redirects(request.HTTPRedirectHandler):
-    """Follows to the web only, and never from a secured address to an open one."""
-
-    def redirect_request(
-        self,
-        req: request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: Message,
-        newurl: str,
-    ) -> request.Request | None:
-        here, there = parse.urlsplit(req.full_url).scheme, parse.urlsplit(newurl).scheme
-        if there not in ("http", "https") or (here, there) == ("https", "http"):
-            raise GoneError(f"it sends on to {newurl[:80]}, which is refused")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+class WrongError(ProtofedError):
+    """A file that is not the published one."""
 
 
 def fetch(remote: Remote, target: Path, watch: Watch) -> None:
@@ -79,8 +61,9 @@ def fetch(remote: Remote, target: Path, watch: Watch) -> None:
     for url in remote.urls:
         try:
             _from(url, remote, part, watch)
+            check(part, remote)
             break
-        except GoneError as fault:
+        except (GoneError, WrongError) as fault:
             faults.append(f"{url}: {fault}")
     else:
         told = "\n".join(faults)
@@ -88,7 +71,6 @@ def fetch(remote: Remote, target: Path, watch: Watch) -> None:
             f"{remote.name} cannot be had:\n{told}\n"
             "the same command goes on from here; PROTOFED_MIRROR names another place to fetch from"
         )
-    check(part, remote)
     _note(part).unlink(missing_ok=True)
     part.replace(target)
     sync_folder(target.parent)
@@ -102,13 +84,17 @@ def check(path: Path, remote: Remote) -> None:
     with path.open("rb") as stream:
         found = hashlib.file_digest(stream, kind).hexdigest()
     if found != expected:
-        aside = path.with_name(f"{remote.name}.wrong")
-        path.replace(aside)
+        aside = put_aside(path)
         _note(path).unlink(missing_ok=True)
-        raise ProtofedError(
+        raise WrongError(
             f"{remote.name} is not the published file: expected {kind} {expected}, found {found}\n"
             f"it was put aside as {aside}; nothing else was changed; the same command fetches anew"
         )
+
+
+def put_aside(path: Path) -> Path:
+    """Keep a wrong file as NAME.wrong, out of the right one's way."""
+    return path.replace(path.with_name(f"{path.name.removesuffix('.part')}.wrong"))
 
 
 def _from(url: str, remote: Remote, part: Path, watch: Watch) -> None:
@@ -136,7 +122,7 @@ def _once(url: str, remote: Remote, part: Path, watch: Watch) -> None:
         headers["Range"] = f"bytes={had}-"
         headers |= {"If-Range": tag} if tag else {}
     try:
-        with _opener().open(request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
+        with opener().open(request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
             _take(answer, url, remote, part, had, watch)
     except error.HTTPError as fault:
         if fault.code == 416 and had:
@@ -229,20 +215,3 @@ def _note(part: Path) -> Path:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _opener() -> request.OpenerDirector:
-    """The web and nothing else: no files, no FTP."""
-    opener = request.OpenerDirector()
-    handlers: Sequence[request.BaseHandler] = (
-        request.ProxyHandler(),
-        request.UnknownHandler(),
-        request.HTTPHandler(),
-        request.HTTPSHandler(),
-        request.HTTPDefaultErrorHandler(),
-        request.HTTPErrorProcessor(),
-        _Redirects(),
-    )
-    for handler in handlers:
-        opener.add_handler(handler)
-    return opener

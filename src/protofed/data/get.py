@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from protofed.core.disk import sha256, sync_folder, write_json
 from protofed.core.errors import ProtofedError
+from protofed.core.lock import alone
 from protofed.data.archive import Archive
 from protofed.data.cache import Arrays
 from protofed.data.extract import extract, is_archive
-from protofed.data.fetch import ROOM, Remote, Watch, check, fetch
+from protofed.data.fetch import ROOM, Remote, Watch, check, fetch, put_aside
 from protofed.data.sources import SOURCES, Source, placed
 
 LOCK = "get.lock.json"  # sha256 of fetched files for which nobody publishes a checksum
@@ -41,6 +41,7 @@ def get(
     folder = root / source.home.folder
     state = _state(folder, source)
     if state == "there" and not again:
+        _check_side(folder, source, side)
         return False
     if state == "damaged" and not again:
         raise ProtofedError(
@@ -49,12 +50,15 @@ def get(
         )
     work = folder / f".get-{name}"
     work.mkdir(parents=True, exist_ok=True)
-    with _alone(work):
+    with alone(work / "lock", f"another process is at work in {work}"):
         _check_disk(root, source)
         _fetch_all(name, source, root, work, follow)
         follow.say(f"{name}: checked; converting")
-        made = dict(_convert(source, work, side or source.side or 0))
-        _place(source, folder, made, follow.say)
+        with _doubted(source.files, work):
+            made = dict(_convert(source, work, side or source.side or 0))
+        with alone(root / ".get.lock"):  # other sets are described in the same files
+            _record(name, source, root / LOCK, work, follow.say)
+            _place(source, folder, made, follow.say)
         shutil.rmtree(work)
     return True
 
@@ -70,6 +74,18 @@ def _state(folder: Path, source: Source) -> str:
     return "there" if len(present) == len(source.makes) else "absent"
 
 
+def _check_side(folder: Path, source: Source, side: int | None) -> None:
+    """Stop if images are there in another size than was asked for."""
+    described = _meta(folder, source.home)["files"]
+    found = {described[file].get("side") for file in source.makes}
+    if side and found != {side}:
+        sizes = " or ".join(f"{n} pixels" if n else "a size not told" for n in found)
+        raise ProtofedError(
+            f"{folder} holds these images in {sizes}, not {side}: leave --side {side} out, or let"
+            " --again replace them"
+        )
+
+
 def _meta(folder: Path, archive: Archive) -> dict[str, Any]:
     """What meta.json says so far; a broken one, or one of other classes, is not written over."""
     path = folder / "meta.json"
@@ -82,19 +98,6 @@ def _meta(folder: Path, archive: Archive) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as fault:
         raise ProtofedError(f"{path} is broken ({fault}): mend it or move it away") from fault
     return dict(meta)
-
-
-@contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """One process at a time; the lock ends with the process, however it ends."""
-    handle = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as fault:
-        raise ProtofedError(f"another process is at work in {work}") from fault
-    finally:
-        os.close(handle)
 
 
 def _check_disk(root: Path, source: Source) -> None:
@@ -118,33 +121,58 @@ def _fetch_all(name: str, source: Source, root: Path, work: Path, follow: Follow
         else:
             fetch(remote, target, follow.begin(remote))
         if not remote.checksum:
-            _compare(root / LOCK, f"{name}/{remote.name}", target, follow.say)
+            _compare(root / LOCK, f"{name}/{remote.name}", target)
     for remote in source.files:
         if is_archive(remote.name):
-            extract(work / remote.name, content)
+            with _doubted([remote], work):
+                extract(work / remote.name, content)
 
 
-def _compare(lock: Path, key: str, path: Path, say: Say) -> None:
-    """A file without a published checksum must be the one of the first time."""
+@contextmanager
+def _doubted(files: Sequence[Remote], work: Path) -> Iterator[None]:
+    """Where files cannot be used, put those aside that no checksum vouches for."""
     try:
-        known = json.loads(lock.read_bytes())
-        first = known.get(key)
+        yield
+    except ProtofedError as fault:
+        asides = [str(put_aside(work / file.name)) for file in files if not file.checksum]
+        if not asides:
+            raise
+        raise ProtofedError(
+            f"{fault}\nthe host may have sent something else; put aside as {', '.join(asides)};"
+            " nothing else was changed; the same command fetches anew"
+        ) from fault
+
+
+def _known(lock: Path) -> dict[str, str]:
+    """The sha256 of the files that have no published one, from the first time."""
+    try:
+        return dict(json.loads(lock.read_bytes()))
     except FileNotFoundError:
-        known, first = {}, None
-    except (ValueError, AttributeError) as fault:
+        return {}
+    except (ValueError, TypeError) as fault:
         raise ProtofedError(f"{lock} is broken ({fault}): mend it or move it away") from fault
-    found = sha256(path)
-    if first is None:
-        say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
-        write_json(lock, {**known, key: found})
-    elif first != found:
-        aside = path.with_name(f"{path.name}.wrong")
-        path.replace(aside)
+
+
+def _compare(lock: Path, key: str, path: Path) -> None:
+    """A file without a published checksum must be the one of the first time."""
+    first = _known(lock).get(key)
+    if first is not None and first != (found := sha256(path)):
         raise ProtofedError(
             f"{key} is not the file of the first time: sha256 {first} stands in {lock}, found"
-            f" {found}\nit was put aside as {aside}; nothing else was changed; if the new file is"
-            " right, take the line out of the lock file and repeat the command"
+            f" {found}\nit was put aside as {put_aside(path)}; nothing else was changed; if the new"
+            " file is right, take the line out of the lock file and repeat the command"
         )
+
+
+def _record(name: str, source: Source, lock: Path, work: Path, say: Say) -> None:
+    """Write down what was fetched without a published checksum, now that it was of use."""
+    known = _known(lock)
+    keys = {f"{name}/{file.name}": file for file in source.files if not file.checksum}
+    new = {key: sha256(work / file.name) for key, file in keys.items() if key not in known}
+    for key, found in new.items():
+        say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
+    if new:
+        write_json(lock, {**known, **new})
 
 
 def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple[Path, Any]]]:
@@ -152,11 +180,13 @@ def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple
     for file, arrays in source.read(work, side):
         path = work / f"made-{file}"
         with path.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
+            # without allow_pickle, which versions before 2.1 would take for an array
+            np.savez_compressed(stream, **cast(Any, arrays))
             stream.flush()
             os.fsync(stream.fileno())
         told = {"sha256": sha256(path), "bytes": path.stat().st_size}
-        yield file, (path, {**told, **_counted(source, file, arrays)})
+        size = {"side": side} if side else {}
+        yield file, (path, {**told, **size, **_counted(source, file, arrays)})
 
 
 def _counted(source: Source, file: str, arrays: Arrays) -> dict[str, Any]:

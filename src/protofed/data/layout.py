@@ -91,9 +91,15 @@ def layout(root: Path) -> Layout:
             f"the folder of images {shown(root)} {what}\n"
             "give a folder that holds domain/class/image or domain/split/class/image"
         )
-    shelves = {path.name: _parts(path) for path in _folders(root)}
-    if not shelves:
+    domains = _folders(root)
+    if not domains:
         raise ProtofedError(f"{shown(root)} holds no folders; {_HOW}")
+    if all(path.name.lower() in SPLITS for path in domains):
+        raise ProtofedError(
+            f"{shown(root)} holds splits ({', '.join(path.name for path in domains)}) where its "
+            f"domains should be, so that test images would be trained on\n{_HOW}"
+        )
+    shelves = {path.name: _parts(path) for path in domains}
     found = Layout(root, shelves)
     _check_names(found)
     return found

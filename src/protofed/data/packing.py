@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from protofed.data.pool import decoded
 from protofed.data.rows import TEST_SHARE, Row, as_arrays, divided
 
 Parts = dict[str, dict[str, list[Row]]]  # by domain, then "train" and "test"
-RULE = 1  # raise it whenever the same files would become other arrays
+RULE = 2  # raise it whenever the same files would become other arrays
 _kept: dict[tuple[Path, int, str], Path] = {}  # packs of this process where no cache can be written
 
 
@@ -51,25 +52,35 @@ def packed(root: Path, side: int, fresh: bool = False) -> Pack:
 def packed_layout(found: Layout, key: Path, side: int, fresh: bool = False) -> Pack:
     """The pack of what was found, kept under a key of its own."""
     files = list(found.files())
-    stamp = _stamp(files, side)
-    home = f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}-{side}"
-    try:
-        place = cache_folder() / "folders" / home / stamp[:16]
-    except RuntimeError:  # a user without a home folder
-        place = Path(tempfile.gettempdir()) / "nowhere"
-    place = _kept.get((key, side, stamp), place)
-    if not fresh:
+    known_by = (key, side, _stamp(files, side))
+    place = _place(*known_by)
+    known = _kept.get(known_by) or place
+    if known and not fresh:
         try:
-            return Pack.read(place)
+            return Pack.read(known)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not there, or damaged: made again
     made = _make(found, files, side)
+    if place:
+        try:
+            return Pack.read(_move(made, place))
+        except OSError:
+            pass  # a full or read-only disk
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    _kept[known_by] = made  # this process keeps it for itself
+    return Pack.read(made)
+
+
+def _place(key: Path, side: int, stamp: str) -> Path | None:
+    """Where a pack is kept, in a folder of its own for each folder and size; None if nowhere."""
+    home = f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}-{side}"
     try:
-        return Pack.read(_move(made, place))
-    except OSError:  # a full or read-only disk: this process keeps it for itself
-        atexit.register(shutil.rmtree, made, ignore_errors=True)
-        _kept[key, side, stamp] = made
-        return Pack.read(made)
+        return cache_folder() / "folders" / home / stamp[:16]
+    except RuntimeError:  # a user without a home folder
+        return None
 
 
 def _stamp(files: Sequence[ImageFile], side: int) -> str:
@@ -83,10 +94,11 @@ def _move(made: Path, place: Path) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}")
-    shutil.move(made, beside)
     try:
-        beside.rename(place)
-    except OSError:  # another process was as quick; its pack is the same
+        shutil.move(made, beside)
+        with suppress(OSError):  # another process was as quick; its pack is the same
+            beside.rename(place)
+    finally:
         shutil.rmtree(beside, ignore_errors=True)
     for old in place.parent.iterdir():
         if old != place and not old.name.startswith("."):
@@ -104,7 +116,7 @@ def _make(found: Layout, files: Sequence[ImageFile], side: int) -> Path:
             skipped[name] = result
         else:
             rows[file.domain].append(Row(name, file, result))
-    parts = {domain: divided(domain, mine) for domain, mine in rows.items()}
+    parts = {d: divided(d, mine, "test" in found.shelves[d]) for d, mine in rows.items()}
     made = Path(tempfile.mkdtemp(prefix="protofed-pack-"))
     try:
         _write(made, found, parts, skipped, side)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from protofed.core.errors import ProtofedError
+from protofed.core.lifeline import deaf_children, end_with_the_parent
 from protofed.core.machine import cores
 from protofed.core.progress import telling
 from protofed.data.decode import Decoded, decode_all
@@ -39,9 +39,11 @@ def _in_parallel(
         yield from map(decode_all, work)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(cores(), context, initializer=_leave_ctrl_c_to_the_parent)
+    pool = ProcessPoolExecutor(cores(), context, initializer=end_with_the_parent)
     try:
-        yield from pool.map(decode_all, work)
+        with deaf_children():
+            results = pool.map(decode_all, work)
+        yield from results
     except BrokenProcessPool:
         raise ProtofedError(
             "a process that decoded images died: out of memory, or this is a script without\n"
@@ -49,7 +51,3 @@ def _in_parallel(
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _leave_ctrl_c_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -29,15 +29,15 @@ class Row(NamedTuple):
         return [self.name, digest, look.hex(), width, height]
 
 
-def divided(domain: str, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows for training and test: by the folders' splits, else a fifth of each class to test.
+def divided(domain: str, rows: Sequence[Row], has_test: bool) -> dict[str, list[Row]]:
+    """Rows for training and test: by the folder for tests if it has one, else a fifth of a class.
 
     Which fifth is decided by the pixels alone (the smallest SHA-256), so that it is the same in
     every run, whatever the files are called, and copies of one image stay on one side.
     """
     test = [row for row in rows if row.file.part == "test"]
     train = [row for row in rows if row.file.part != "test"]
-    if not any(row.file.part == "test" for row in rows):
+    if not has_test:
         chosen: set[str] = set()
         for label in {row.file.label for row in rows}:
             ranked = sorted((r.image.sha256, r.name) for r in rows if r.file.label == label)

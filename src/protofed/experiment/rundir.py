@@ -7,10 +7,8 @@ and card.md, which is made from these
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from typing import Any
 
 from protofed.core import disk
 from protofed.core.errors import ProtofedError
+from protofed.core.lock import alone
 from protofed.core.method import Global
 from protofed.engines.base import Engine
 from protofed.experiment import checkpoint
@@ -45,22 +44,14 @@ class RunDir:
         """Hold the folder against other processes; the system frees it when this one ends."""
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with alone(self.path, f"another process is writing to {self.path}; wait for it"):
             yield
-        except BlockingIOError:
-            raise ProtofedError(f"another process is writing to {self.path}; wait for it") from None
-        finally:
-            os.close(handle)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Say of a disk that is full, broken or not ours where that was, and what is not lost."""
         try:
             yield
-        except BlockingIOError:
-            raise
         except OSError as fault:
             told = f"cannot write to {self.path}: {fault.strerror}"
             if self.rounds_on_disk():

@@ -66,7 +66,10 @@ def gather(records: Sequence[Record], rule: Rule) -> list[Unseen]:
         order = mine[0].experiment.data.domains
         runs = {d: {r.seed: r.result for r in mine if r.result.unseen == d} for d in order}
         runs = {domain: of for domain, of in runs.items() if of}
-        rows = {left: _row([_on(run, rule) for run in of.values()]) for left, of in runs.items()}
+        on = {left: [_on(run, rule) for run in of.values()] for left, of in runs.items()}
+        tested = {name for seeds in on.values() for scores in seeds for name in scores}
+        names = [domain for domain in order if domain in tested]
+        rows = {left: _row(seeds, names) for left, seeds in on.items()}
         digests = {left: [run.digest[:12] for run in of.values()] for left, of in runs.items()}
         found.append(Unseen(label, rows, _mean(runs, rule), digests))
     if not found:
@@ -78,9 +81,11 @@ def _on(run: Result, rule: Rule) -> dict[str, float | None]:
     return (run.last_five if rule == "last_five" else run.last).domains
 
 
-def _row(seeds: Sequence[dict[str, float | None]]) -> dict[str, Spread | None]:
-    """Each test domain's score over seeds."""
-    columns = {name: [scores[name] for scores in seeds] for name in seeds[0]}
+def _row(
+    seeds: Sequence[dict[str, float | None]], names: Sequence[str]
+) -> dict[str, Spread | None]:
+    """Each test domain's score over seeds; none if no run was tested on it."""
+    columns = {name: [scores.get(name) for scores in seeds] for name in names}
     known = {name: [v for v in values if v is not None] for name, values in columns.items()}
     return {name: Spread.of(values) if values else None for name, values in known.items()}
 
@@ -102,24 +107,37 @@ def table(unseen: Unseen) -> tuple[list[str], list[list[str]]]:
     rows = []
     for left, row in unseen.rows.items():
         cells = [f"[{cell(row[d])}]" if d == left else cell(row[d]) for d in unseen.domains]
-        rows.append([left, *cells, cell(row[left])])
+        rows.append([left, *cells, cell(row.get(left))])
     return head, [*rows, ["mean of the unseen", *[""] * len(unseen.domains), cell(unseen.mean)]]
 
 
 def side_by_side(found: Sequence[Unseen]) -> tuple[list[str], list[list[str]]]:
     """Methods x left-out domains, on the unseen only, and the mean."""
-    head = ["on the unseen domain", *found[0].rows, "mean"]
+    domains = list(dict.fromkeys(left for one in found for left in one.rows))
+    head = ["on the unseen domain", *domains, "mean"]
     rows = []
     for one in found:
-        own = [one.rows.get(left, {}).get(left) for left in found[0].rows]
+        own = [one.rows.get(left, {}).get(left) for left in domains]
         rows.append([one.label, *map(cell, own), cell(one.mean)])
     return head, rows
 
 
-def markdown(found: Sequence[Unseen]) -> str:
+def footnotes(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> list[str]:
+    """What must stand under the tables."""
+    told = [f"accuracy in %, {rule}; [in brackets]: on the domain that was left out"]
+    told += [f"note: {note}" for note in notes]
+    for one in found:
+        runs = "; ".join(f"without {left} {' '.join(of)}" for left, of in one.digests.items())
+        told.append(f"runs: {one.label} {runs}")
+    return told
+
+
+def markdown(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
     """A Markdown table a method, and one of all if there are several."""
     tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
-    return "\n".join("\n".join(_lines(head, rows)) + "\n" for head, rows in tables)
+    under = [f"- {line}" for line in footnotes(found, rule, notes)]
+    parts = [*(_lines(head, rows) for head, rows in tables), under]
+    return "\n".join("\n".join(lines) + "\n" for lines in parts)
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -127,10 +145,11 @@ def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(part.replace("|", "\\|") for part in line) + " |" for line in lines]
 
 
-def latex(found: Sequence[Unseen]) -> str:
+def latex(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
     """A booktabs table a method, and one of all if there are several."""
     tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
-    return "\n".join(_tabular(head, rows) for head, rows in tables)
+    above = "".join(f"% {line}\n" for line in footnotes(found, rule, notes))
+    return above + "\n".join(_tabular(head, rows) for head, rows in tables)
 
 
 def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -141,24 +160,25 @@ def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*top, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def comma_separated(found: Sequence[Unseen]) -> str:
-    """One line a method, left-out domain and test domain."""
+def comma_separated(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
+    """One line a method, left-out domain and test domain; no place for notes."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "left_out", "tested_on", "mean", "std"])
+    writer.writerow(["method", "left_out", "tested_on", "mean", "std", "rule"])
     for one in found:
         for left, row in one.rows.items():
             for name, value in row.items():
-                writer.writerow([one.label, left, name, *(value or ("", ""))])
+                writer.writerow([one.label, left, name, *(value or ("", "")), rule])
     return out.getvalue()
 
 
-def as_json(found: Sequence[Unseen]) -> str:
+def as_json(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
     """All there is, as JSON."""
-    return json.dumps([one.plain() for one in found], indent=2, allow_nan=False) + "\n"
+    plain = [{**one.plain(), "rule": rule, "notes": list(notes)} for one in found]
+    return json.dumps(plain, indent=2, allow_nan=False) + "\n"
 
 
-FORMATS: dict[str, Callable[[Sequence[Unseen]], str]] = {
+FORMATS: dict[str, Callable[[Sequence[Unseen], str, Sequence[str]], str]] = {
     "markdown": markdown,
     "latex": latex,
     "csv": comma_separated,

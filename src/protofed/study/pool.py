@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.connection
-import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -15,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
+from protofed.core.lifeline import deaf_children, end_with_the_parent
 from protofed.experiment.rundir import RunDir
 from protofed.study.variants import Cell
 
@@ -127,17 +125,17 @@ def _start(cell: Cell) -> tuple[Cell, SpawnProcess, Connection]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(cell, theirs), daemon=True)
-    process.start()
+    with deaf_children():  # the parent decides
+        process.start()
     theirs.close()
     return cell, process, ours
 
 
 def _work(cell: Cell, pipe: Connection) -> None:
     """One run, in its own process; a fault that is for people goes back through the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     for number in ENDINGS:
         signal.signal(number, signal.SIG_DFL)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    end_with_the_parent()  # its folder keeps the last checkpoint
     from protofed.experiment.runner import run
 
     try:
@@ -148,11 +146,3 @@ def _work(cell: Cell, pipe: Connection) -> None:
     except Exception as fault:
         pipe.send(f"{type(fault).__name__}: {fault}")
         raise
-
-
-def _end_with_the_parent() -> None:
-    """Nobody is left to tell if the parent is killed; the folder keeps the last checkpoint."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)

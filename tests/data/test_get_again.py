@@ -1,0 +1,106 @@
+"""Sets that were fetched before: wrongly, at another size, or at the same time."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protofed.core.disk import write_json
+from protofed.core.errors import ProtofedError
+from protofed.data import get as getting
+from protofed.data.catalog import load
+from protofed.data.get import LOCK, Follow, get
+from tests.data.conftest import Publish
+from tests.data.serving import Host
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def tar_of_something_else() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as packed:
+        packed.addfile(tarfile.TarInfo("readme.txt"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (b"the file is busy, please wait\n", "is no whole .zip or .tar.gz file"),
+        (tar_of_something_else(), "the archive has no folder sketch"),
+    ],
+)
+def test_a_wrong_first_file_without_a_checksum_does_not_block_the_set(
+    wrong: bytes, says: str, publish: Publish, host: Host, root: Path, follow: Follow
+) -> None:
+    publish("pacs")
+    sketch = host.root / "pacs" / "sketch.tgz"
+    right = sketch.read_bytes()
+    sketch.write_bytes(wrong)
+    with pytest.raises(ProtofedError, match=says) as fault:
+        get("pacs", root, follow)
+    assert "the same command fetches anew" in str(fault.value)
+    assert (root / "pacs" / ".get-pacs" / "sketch.tgz.wrong").read_bytes() == wrong
+    assert not (root / LOCK).exists()
+    sketch.write_bytes(right)
+    host.asked.clear()
+    assert get("pacs", root, follow)
+    assert ("/pacs/sketch.tgz", "") in host.asked
+    assert len(json.loads((root / LOCK).read_text())) == 4
+    load("pacs")
+
+
+def test_images_of_another_size_are_not_taken_for_those_asked_for(
+    publish: Publish, root: Path, follow: Follow
+) -> None:
+    publish("vlcs")
+    assert get("vlcs", root, follow, side=16)
+    assert not get("vlcs", root, follow, side=16)
+    assert not get("vlcs", root, follow)  # whatever their size
+    with pytest.raises(ProtofedError, match="in 16 pixels, not 24: leave --side 24 out, or let"):
+        get("vlcs", root, follow, side=24)
+    assert get("vlcs", root, follow, side=24, again=True)
+    with np.load(root / "vlcs" / "sun.npz") as stored:
+        assert stored["x"].shape[1:] == (24, 24, 3)
+    meta = json.loads((root / "vlcs" / "meta.json").read_text())
+    assert meta["files"].pop("sun.npz").pop("side") == 24
+
+
+@pytest.mark.parametrize("names", [("mnist", "usps"), ("pacs", "office-caltech")])
+def test_two_sets_at_once_lose_nothing_of_each_other(
+    names: tuple[str, str],
+    publish: Publish,
+    root: Path,
+    follow: Follow,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both_have_read = threading.Barrier(2)
+
+    def slowly(path: Path, content: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both_have_read.wait(0.5)
+        write_json(path, content)
+
+    for name in names:
+        publish(name)
+    monkeypatch.setattr(getting, "write_json", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda name: get(name, root, follow), names)) == [True, True]
+    if names == ("mnist", "usps"):
+        described = json.loads((root / "digits" / "meta.json").read_text())["files"]
+        assert set(described) == {"mnist.npz", "usps.npz"}
+    else:
+        keys = json.loads((root / LOCK).read_text())
+        assert {key.partition("/")[0] for key in keys} == set(names)

@@ -1,0 +1,86 @@
+"""Tables of runs without a domain each, from records made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from protofed.experiment.evaluate import Scores
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.result import Result
+from protofed.study.collect import Record
+from protofed.study.leave import FORMATS, gather, side_by_side, table
+
+SHARED = {"data": {"name": "digits-mini", "domains": ["optical", "print", "syn"]}}
+
+
+def record(label: str, left: str, domains: dict[str, float | None], seed: int = 0) -> Record:
+    scores = Scores(domains)
+    words = {"last": "last evaluation", "last_five": "mean of the last 5 evaluations"}
+    result = Result(
+        *(
+            Path("nowhere"),
+            f"{label}-{left}-{seed}",
+            words,
+            scores,
+            scores,
+            {},
+            None,
+            None,
+            (),
+            1.0,
+        ),
+        unseen=left,
+    )
+    return Record(label, seed, experiment_from({**SHARED, "seed": seed}), result, {}, "")
+
+
+def test_runs_that_were_tested_on_different_domains_stand_in_one_table() -> None:
+    """As with `validation`, and a domain without clients: only its own run is tested on it."""
+    records = [
+        record("FedAvg", "optical", {"optical": 11.0, "syn": 12.0}),
+        record("FedAvg", "print", {"optical": 21.0, "print": 22.0, "syn": 23.0}),
+        record("FedAvg", "print", {"optical": 25.0, "syn": 27.0}, seed=1),
+        record("FedAvg", "syn", {"optical": 31.0, "syn": 32.0}),
+    ]
+    (found,) = gather(records, "last")
+    head, rows = table(found)
+    assert head[1:4] == ["optical", "print", "syn"]
+    assert rows[:3] == [
+        ["optical", "[11.00]", "-", "12.00", "11.00"],
+        ["print", "23.00 ± 2.83", "[22.00]", "25.00 ± 2.83", "22.00"],
+        ["syn", "31.00", "-", "[32.00]", "32.00"],
+    ]
+
+
+def test_a_domain_that_only_the_second_method_finished_without_has_a_column() -> None:
+    everywhere: dict[str, float | None] = {"optical": 1.0, "print": 2.0, "syn": 3.0}
+    records = [
+        record("FedAvg", "print", everywhere),
+        *(record("Local", left, everywhere) for left in everywhere),
+    ]
+    head, rows = side_by_side(gather(records, "last"))
+    assert sorted(head[1:-1]) == ["optical", "print", "syn"]
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(head)}
+    assert columns["print"] == ["2.00", "2.00"]
+    assert columns["syn"] == ["-", "3.00"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_says_by_which_rule_and_which_runs_failed(form: str) -> None:
+    found = gather([record("FedAvg", "syn", {"optical": 1.0, "print": 2.0, "syn": 3.0})], "last")
+    failed = "FedAvg without print, seed 0: failed"
+    text = FORMATS[form](found, "last evaluation", [failed])
+    assert "last evaluation" in text
+    assert (failed in text) == (form != "csv")  # which has lines for scores alone
+    if form == "json":
+        assert json.loads(text)[0]["notes"] == [failed]
+    if form == "csv":
+        assert {row["rule"] for row in csv.DictReader(io.StringIO(text))} == {"last evaluation"}
+    if form == "latex":
+        assert text.index(failed) < text.index(r"\begin{tabular}")
+        assert all(line.startswith("%") for line in text.partition("\\begin")[0].splitlines())
