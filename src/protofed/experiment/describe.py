@@ -26,7 +26,8 @@ def method_name(method: AnyMethod) -> str:
 def describe_method(method: AnyMethod) -> dict[str, Any]:
     """A method as plain data: its name and its hyperparameters, methods among them likewise.
 
-    A method that is not ours is told apart by its source too, so that an edited one is a new run.
+    A method that is not ours is told apart by its file's source too, so that an edited one is a new
+    run; in a script, which says more than the method, by its class alone.
     """
     fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     name = method_name(method)
@@ -40,8 +41,10 @@ def describe_method(method: AnyMethod) -> dict[str, Any]:
 
 
 def _source(method: AnyMethod) -> dict[str, str]:
+    kind = type(method)
+    home = None if kind.__module__ == "__main__" else inspect.getmodule(kind)
     try:
-        code = inspect.getsource(type(method))
+        code = inspect.getsource(home or kind)
     except (OSError, TypeError):  # typed in at a prompt
         return {}
     return {"source": hashlib.sha256(code.encode()).hexdigest()[:12]}
