@@ -19,8 +19,6 @@ from faults_flower.fleet import Fleet
 from benchmarks import machine
 
 RESULTS = ROOT / "benchmarks" / "deployment.json"
-PAGE = ROOT / "docs" / "federation.md"
-BEGIN, END = "<!-- deployment: begin -->", "<!-- deployment: end -->"
 NETS = {"seproto-cnn": "5.6 MB", "resnet10": "19.6 MB"}
 ROUNDS = 4  # the first is left out: sites pack their images in it
 
@@ -54,7 +52,7 @@ def _median(out: Path) -> float:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The figures for the documentation."""
+    """The figures as a table."""
     lines = [
         "| sites | model | a round here, one process | a round with Flower | more for each site |",
         "|---|---|---|---|---|",
@@ -70,20 +68,16 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, or bring the page in line."""
+    """Measure, and print what was found."""
     parser = argparse.ArgumentParser("python -m benchmarks.deployment", description=__doc__)
     parser.add_argument("--net", choices=NETS, action="append", help="one net; repeatable")
     parser.add_argument("--sites", type=int, default=10)
-    parser.add_argument("--docs", action="store_true", help="only bring the page in line")
     given = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
-    for net in () if given.docs else given.net or NETS:
+    for net in given.net or NETS:
         results["machine"] = machine.describe()
         results["cases"][f"{net} {given.sites}"] = measure(net, given.sites)
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    if given.docs:
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{head}{BEGIN}\n{table(results)}\n{END}{rest.partition(END)[2]}")
     print(table(results))
 
 

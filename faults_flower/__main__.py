@@ -6,7 +6,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,13 @@ def images(folder: Path, sites: Sequence[str]) -> Path:
     return folder
 
 
-def measure(name: str, count: int) -> list[dict[str, Any]]:
+def measure(name: str, count: int) -> Iterator[dict[str, Any]]:
     """Some cases of one kind, in a federation of their own; processes left behind count too."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         with Fleet(folder / "fleet", images(folder / "images", SITES), SITES) as fleet:
-            found = CASES[name](fleet, folder / name, count)
+            yield from map(dict, CASES[name](fleet, folder / name, count))
         assert fleet.left() == [], "processes were left behind"
-    return [dict(case) for case in found]
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
@@ -83,8 +82,9 @@ def main() -> None:
     given = parser.parse_args()
     results = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name in () if given.docs else given.only or CASES:
-        results[name] = [*results.get(name, []), *measure(name, given.count)]
-        given.out.write_text(json.dumps(results, indent=2) + "\n")
+        for case in measure(name, given.count):  # kept one by one, so that a long call may be ended
+            results.setdefault(name, []).append(case)
+            given.out.write_text(json.dumps(results, indent=2) + "\n")
     if given.docs:
         head, _, rest = PAGE.read_text().partition(BEGIN)
         tail = rest.partition(END)[2]

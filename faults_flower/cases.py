@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -52,11 +52,10 @@ def wait_back(out: Path, after: int, run: Popen[bytes]) -> float:
     return took
 
 
-def site_cases(fleet: Fleet, out: Path, count: int, hit: Callable[[], None]) -> list[Case]:
+def site_cases(fleet: Fleet, out: Path, count: int, hit: Callable[[], None]) -> Iterator[Case]:
     """A site is hit in the middle of a round, again and again in one long run."""
     raw = {**SPEC, "rounds": 1000, "evaluate_every": 1000}
     run = fleet.submit(raw, out, "--deadline", f"{DEADLINE:g}")
-    found = []
     for _ in range(count):
         wait_back(out, len(rounds(out)), run)
         time.sleep(random.uniform(0, 3))
@@ -65,12 +64,11 @@ def site_cases(fleet: Fleet, out: Path, count: int, hit: Callable[[], None]) -> 
         wait_rounds(out, before + 2, run, 3 * DEADLINE)
         back = wait_back(out, before + 1, run)
         slowest = max(line["seconds"] for line in rounds(out)[before:])
-        found.append({"slowest_round": slowest, "back": back, "ok": slowest <= DEADLINE + GRACE})
+        yield {"slowest_round": slowest, "back": back, "ok": slowest <= DEADLINE + GRACE}
     fleet.signal(out.name, signal.SIGKILL)
-    return found
 
 
-def kill(fleet: Fleet, out: Path, count: int) -> list[Case]:
+def kill(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     """All of a site's processes are killed at once; the site is started again."""
 
     def hit() -> None:
@@ -80,7 +78,7 @@ def kill(fleet: Fleet, out: Path, count: int) -> list[Case]:
     return site_cases(fleet, out, count, hit)
 
 
-def node(fleet: Fleet, out: Path, count: int) -> list[Case]:
+def node(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     """What `join` watches is killed, in turn worker and SuperNode; `join` itself stays."""
     turn = iter(range(count))
 
@@ -91,7 +89,7 @@ def node(fleet: Fleet, out: Path, count: int) -> list[Case]:
     return site_cases(fleet, out, count, hit)
 
 
-def stop(fleet: Fleet, out: Path, count: int) -> list[Case]:
+def stop(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     """All of a site's processes stand still, without a word, past a deadline; then they go on."""
 
     def hit() -> None:
@@ -111,11 +109,10 @@ def files(out: Path) -> tuple[bytes, bytes]:
 
 def coordinator_cases(
     fleet: Fleet, out: Path, count: int, hit: Callable[[str], None]
-) -> list[Case]:
+) -> Iterator[Case]:
     """The run is hit in one of its rounds and resumed; its end must be that of an unbroken one."""
     whole = out.with_name(f"{out.name}-whole")
     assert fleet.submit(SPEC, whole).wait(200) == 0, fleet.said(whole.name)
-    found = []
     for number in range(count):
         broken = out.with_name(f"{out.name}-{number}")
         run, wanted = fleet.submit(SPEC, broken), random.randrange(1, SPEC["rounds"])
@@ -125,16 +122,15 @@ def coordinator_cases(
         began = time.monotonic()
         code = fleet.submit(SPEC, broken, "--resume").wait(200)
         seconds = round(time.monotonic() - began, 1)
-        found.append({"resumed_in": seconds, "ok": code == 0 and files(broken) == files(whole)})
-    return found
+        yield {"resumed_in": seconds, "ok": code == 0 and files(broken) == files(whole)}
 
 
-def coordinator(fleet: Fleet, out: Path, count: int) -> list[Case]:
+def coordinator(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     """`submit` is killed, and what it had started for the run ends with it."""
     return coordinator_cases(fleet, out, count, lambda name: fleet.signal(name, signal.SIGKILL))
 
 
-def server(fleet: Fleet, out: Path, count: int) -> list[Case]:
+def server(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     """`serve` with all of Flower's processes is killed, and started again."""
 
     def hit(name: str) -> None:

@@ -16,6 +16,8 @@ from protofed.methods import METHODS
 from tests.experiment.conftest import quick
 from tests.fleet.desks import SPEC, Walking, desks, events, made
 
+STATE = "checkpoints/round-00002/server.safetensors"
+
 
 def spec(name: str, **more: Any) -> dict[str, Any]:
     return {**SPEC, "method": quick(name), **more}
@@ -28,7 +30,7 @@ def local(raw: dict[str, Any], images: Path, out: Path) -> Path:
 
 
 def model(folder: Path) -> bytes:
-    return (folder / "checkpoints" / "round-00002" / "server.safetensors").read_bytes()
+    return (folder / STATE).read_bytes()
 
 
 def own_part(line: dict[str, Any]) -> dict[str, Any]:
