@@ -104,7 +104,7 @@ def test_photos_stand_upright(turn: int, name: str, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = turn
     packed = {"compression": "tiff_lzw"} if name == "packed.tif" else {}
-    image.save(tmp_path / name, exif=exif, **packed)  # type: ignore[arg-type]
+    image.save(tmp_path / name, exif=exif, **packed)
     from PIL import ImageOps
 
     with Image.open(tmp_path / name) as again:

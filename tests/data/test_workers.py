@@ -30,7 +30,7 @@ if __name__ == "__main__":
 def test_they_end_with_it(how: signal.Signals, tmp_path: Path) -> None:
     Image.fromarray(drawing(0, 0)).save(tmp_path / "a.png")
     (tmp_path / "script.py").write_text(KILLED)
-    words = [sys.executable, tmp_path / "script.py", tmp_path / "a.png", str(int(how))]
+    words = [sys.executable, *map(str, (tmp_path / "script.py", tmp_path / "a.png", int(how)))]
     parent = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
     try:
         parent.communicate(timeout=20)  # ends when nobody holds the pipe any more

@@ -58,7 +58,7 @@ def test_runs_that_were_tested_on_different_domains_stand_in_one_table() -> None
 
 
 def test_a_domain_that_only_the_second_method_finished_without_has_a_column() -> None:
-    everywhere = {"optical": 1.0, "print": 2.0, "syn": 3.0}
+    everywhere: dict[str, float | None] = {"optical": 1.0, "print": 2.0, "syn": 3.0}
     records = [
         record("FedAvg", "print", everywhere),
         *(record("Local", left, everywhere) for left in everywhere),

@@ -180,7 +180,8 @@ def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple
     for file, arrays in source.read(work, side):
         path = work / f"made-{file}"
         with path.open("wb") as stream:
-            np.savez_compressed(stream, **arrays)  # before 2.1, allow_pickle would be an array
+            # without allow_pickle, which NumPy before 2.1 would store as an array
+            np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
             stream.flush()
             os.fsync(stream.fileno())
         told = {"sha256": sha256(path), "bytes": path.stat().st_size}
