@@ -41,6 +41,7 @@ def tar_of_something_else() -> bytes:
         (b"the file is busy, please wait\n", "is no whole .zip or .tar.gz file"),
         (tar_of_something_else(), "the archive has no folder sketch"),
     ],
+    ids=["text", "another archive"],
 )
 def test_a_wrong_first_file_without_a_checksum_does_not_block_the_set(
     wrong: bytes, says: str, publish: Publish, host: Host, root: Path, follow: Follow

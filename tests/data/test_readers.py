@@ -50,6 +50,7 @@ def test_a_pickle_in_a_medmnist_file_is_not_opened(
         gzip.compress(struct.pack(">4I", 0x803, 2**31, 2**31, 2) + bytes(4)),
         gzip.compress(struct.pack(">4I", 0x803, 1, 2, 2) + bytes(4))[:-9],
     ],
+    ids=["plain", "two bytes", "short", "long", "other type", "huge", "cut"],  # gzip tells the time
 )
 def test_a_broken_idx_file_is_told(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
