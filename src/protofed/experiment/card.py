@@ -12,21 +12,24 @@ from typing import Any
 
 from protofed.core.disk import sha256, size, write_whole
 from protofed.core.errors import ProtofedError, printable
+from protofed.experiment.describe import method_name
 from protofed.experiment.evaluate import Scores
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir, read_json
 from protofed.experiment.spec import Experiment
+from protofed.methods import METHODS
 
 Rows = Sequence[Sequence[str]]
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
-def finish(folder: RunDir, digest: str, notices: Sequence[str]) -> None:
+def finish(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
     """Mark a run as finished, and write its card."""
     scores = sha256(folder.scores)  # so that swapped files are noticed
-    folder.write("done", {"digest": digest, "notices": list(notices), "scores": scores})
-    write_whole(folder.card, card(folder).encode())
+    done = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
+    folder.write("done", done)
+    write_whole(folder.card, card_of(folder, experiment).encode())
 
 
 def card(folder: RunDir) -> str:
@@ -35,7 +38,12 @@ def card(folder: RunDir) -> str:
         raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
     spec = read_json(folder.path / "spec.json")
     spec.pop("digest", None)
-    experiment, result = experiment_from(spec, "spec.json"), read_result(folder)
+    return card_of(folder, experiment_from(spec, "spec.json"))
+
+
+def card_of(folder: RunDir, experiment: Experiment) -> str:
+    """The card of a finished run whose experiment is known; its method may be a stranger's."""
+    result = read_result(folder)
     world = read_json(folder.path / "env.json")
     holdings = json.loads((folder.path / "partition.json").read_text(encoding="utf-8"))
     sections = [
@@ -44,7 +52,7 @@ def card(folder: RunDir) -> str:
         _data(experiment, holdings),
         _traffic(experiment, folder),
         _limits(experiment, result),
-        _repeat(folder.path, result, world),
+        _repeat(folder.path, experiment, result, world),
     ]
     return "\n".join(line for section in sections for line in (*section, ""))
 
@@ -161,7 +169,9 @@ def _limits(experiment: Experiment, result: Result) -> list[str]:
     ]
 
 
-def _repeat(folder: Path, result: Result, world: dict[str, Any]) -> list[str]:
+def _repeat(
+    folder: Path, experiment: Experiment, result: Result, world: dict[str, Any]
+) -> list[str]:
     versions = ", ".join(f"{name} {world[name]}" for name in ("python", "torch") if name in world)
     return [
         "## To make it again",
@@ -169,7 +179,9 @@ def _repeat(folder: Path, result: Result, world: dict[str, Any]) -> list[str]:
         f"Spec digest `{result.digest}`; protofed {safe(world.get('protofed', '?'))} with "
         f"{safe(versions)}. The same spec, torch and images give the same bits:",
         "",
-        f"    {printable(once_more(folder))}",
+        f"    {printable(once_more(folder))}"
+        if method_name(experiment.method) in METHODS
+        else "From Python, as the method is not one of protofed's own.",
     ]
 
 

@@ -102,11 +102,12 @@ def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
     except ValidationError as fault:
         faults += explain(fault)
     except ProtofedError as fault:  # of a folder of images
-        if not faults:
-            raise  # as it is: it names every file that cannot be used
-        faults += [f"data: {line}" for line in str(fault).splitlines()]
+        told = str(fault).splitlines()
+        if not faults:  # not cut short: it names every file that cannot be used
+            raise ProtofedError("\n".join(_from(source, told))) from fault
+        faults += [f"data: {line}" for line in told]
     if faults:
-        raise ProtofedError(_short(f"{source}: {line}" if source else line for line in faults))
+        raise ProtofedError(_short(_from(source, faults)))
     return made
 
 
@@ -219,6 +220,10 @@ def _names(section: type) -> list[str]:
 def _brief(given: object) -> str:
     text = repr(given)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _from(source: str, lines: Iterable[str]) -> list[str]:
+    return [f"{source}: {line}" if source else line for line in lines]
 
 
 def _short(lines: Iterable[str]) -> str:

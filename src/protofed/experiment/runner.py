@@ -140,7 +140,7 @@ class Run(Generic[S, C]):
             watch(Progress(finished, total, mean, left, (*self._told(), *wrong)))
             self.incidents.end_round()
         notices = [*self.federation.notices, *self.incidents.summary()]
-        finish(self.folder, self.experiment.digest, notices)
+        finish(self.folder, self.experiment, notices)
 
     def _told(self) -> tuple[str, ...]:
         """The news, once."""
