@@ -204,5 +204,5 @@ def main() -> None:
     handles = Handles(*map(int, sys.argv[1:]))
     keep_memory()
     threading.Thread(target=_end_with_the_parent, args=(handles.life,), daemon=True).start()
-    with suppress(EOFError, ConnectionError):
+    with suppress(EOFError, OSError):  # the parent has gone, perhaps in mid-message
         Bench(handles).serve()

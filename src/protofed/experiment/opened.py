@@ -18,7 +18,7 @@ from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.parse import recorded
-from protofed.experiment.rundir import RunDir, load_server
+from protofed.experiment.rundir import Checkpoint, RunDir, load_server
 from protofed.experiment.spec import Experiment
 
 
@@ -80,11 +80,23 @@ def _inputs(site: Site, data: Dataset) -> Iterator[Tensor]:
     return (x for x, _ in site.scan(data))
 
 
+def _last(place: RunDir) -> Checkpoint | None:
+    """The newest state; an earlier one never stands in for the last one of a finished run."""
+    found = place.find()
+    if found.faults and place.done.exists() and place.rounds_on_disk():
+        number, why = max(found.faults.items())
+        raise ProtofedError(
+            f"{place.path}: the checkpoint of round {number}, its last, cannot be used: {why}\n"
+            f"repeat the run with --again, which gives the same bits"
+        )
+    return found.checkpoint
+
+
 def open_run(folder: Path, finished: int | None = None) -> Opened:
     """A run as it was after its last round that is on disk, or after a round that was kept."""
     place = RunDir(folder)
     experiment = recorded(folder)
-    checkpoint = place.newest() if finished is None else place.kept(finished)
+    checkpoint = _last(place) if finished is None else place.kept(finished)
     if checkpoint is None:
         there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"
         raise ProtofedError(
