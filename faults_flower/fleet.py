@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from protofed.deploy.keys import make
+
 MARK = "PROTOFED_HOME"  # in the environment of every process of a federation
 PATIENCE = 120.0
 
@@ -36,15 +38,18 @@ def wait_for(what: Callable[[], bool], seconds: float = PATIENCE, pause: float =
 
 
 class Fleet:
-    """A server and sites; with a folder of keys they speak TLS, without it plain text."""
+    """A server and sites that speak TLS, each site with a registered key; or plain text."""
 
-    def __init__(self, folder: Path, images: Path, sites: Sequence[str], keys: Path | None = None):
-        self.folder, self.images, self.sites, self.keys = folder, images, sites, keys
+    def __init__(self, folder: Path, images: Path, sites: Sequence[str], plain: bool = False):
+        self.folder, self.images, self.sites = folder, images, sites
+        self.keys = None if plain else folder / "keys"
         self.port = free_port()
         self.env = {**os.environ, MARK: str(folder / "home"), "OMP_NUM_THREADS": "1"}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
+        if self.keys:
+            make(self.keys, f"127.0.0.1:{self.port}", self.sites)
         try:
             self.serve()
             for name in self.sites:

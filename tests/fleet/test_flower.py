@@ -13,9 +13,8 @@ import pytest
 from faults_flower.fleet import Fleet
 
 from protofed.deploy.life import OFFLINE
+from tests.fleet.desks import SITES
 from tests.fleet.test_equal import STATE, local, spec
-
-SITES = ("site-a", "site-b")
 
 
 def test_nothing_of_flower_is_loaded_unless_it_is_used() -> None:
@@ -43,15 +42,6 @@ def test_what_we_set_within_flower_is_there() -> None:
         assert import_module(name).HEARTBEAT_DEFAULT_INTERVAL == 30
 
 
-@pytest.fixture(scope="module")
-def two(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the images of two sites alone."""
-    folder = tmp_path_factory.mktemp("two")
-    for name in SITES:
-        (folder / name).symlink_to(images / name)
-    return folder
-
-
 def check_that_flower_calls_nobody(fleet: Fleet) -> None:
     """All of Flower's processes that are still there have our settings."""
     ours = {f"{key}={value}".encode() for key, value in OFFLINE.items()}
@@ -67,15 +57,18 @@ def check_that_flower_calls_nobody(fleet: Fleet) -> None:
 
 
 @pytest.mark.timeout(900)  # dozens of processes start: minutes on a busy machine
-def test_three_methods_at_once_give_the_bits_of_the_local_engine(two: Path, tmp_path: Path) -> None:
+def test_three_methods_at_once_give_the_bits_of_the_local_engine(
+    images: Path, tmp_path: Path
+) -> None:
+    """Three sites with registered keys behind TLS; FPL and PGCT send more than weights."""
     specs = {
         name: spec(name, evaluate_every=2, net="moon-cnn") for name in ("fedavg", "fpl", "pgct")
     }
-    with Fleet(tmp_path / "fleet", two, SITES) as fleet:
+    with Fleet(tmp_path / "fleet", images, SITES) as fleet:
         # At once, as starting Flower's processes is most of the work; no run must disturb another.
         patience = ("--deadline", "300", "--wait", "300")
         runs = {n: fleet.submit(raw, tmp_path / n, *patience) for n, raw in specs.items()}
-        alone = {n: local(raw, two, tmp_path / f"local-{n}") for n, raw in specs.items()}
+        alone = {n: local(raw, images, tmp_path / f"local-{n}") for n, raw in specs.items()}
         for name, run in runs.items():
             assert run.wait(600) == 0, fleet.said(name)
             for file in ("scores.jsonl", STATE):
