@@ -9,13 +9,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import machine, peak, pieces, report
 from benchmarks.measure import interleave
+from benchmarks.record import keep, kept, some_of
 from benchmarks.serve import Order
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -89,21 +89,10 @@ PARTS: dict[str, Part] = {
 }
 
 
-def names(text: str) -> list[str]:
-    """The parts that a list with commas names."""
-    chosen = text.split(",")
-    wrong = [name for name in chosen if name not in PARTS]
-    if wrong:
-        raise argparse.ArgumentTypeError(
-            f"no part {', '.join(wrong)}; there are {', '.join(PARTS)}"
-        )
-    return chosen
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    made.add_argument("--only", type=names, default=list(PARTS), help="some parts: w1,w3")
+    made.add_argument("--only", type=some_of(PARTS), default=list(PARTS), help="some parts: w1,w3")
     made.add_argument("--repeats", type=int, default=5, help="of each system (5)")
     made.add_argument("--quick", action="store_true", help="small work, to see that it runs")
     made.add_argument("--workers", type=int, default=2, help="processes of protofed (2); 0: none")
@@ -121,18 +110,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "workers": args.workers,
         "repeats": args.repeats,
     }
-    before = json.loads(args.out.read_text()) if args.out.exists() else {}
-    same = all(before.get(key) == value for key, value in results.items())
-    parts = dict(before["parts"]) if same else {}
+    parts = kept(args.out, results)
     results["load"] = [round(value, 2) for value in os.getloadavg()]
     results["peak"] = peaks(cores)
     plan = Plan(args.repeats, args.quick, args.workers, results["peak"]["all"])
     for name in args.only:
         print(f"{name} ...", flush=True)
         parts[name] = PARTS[name](plan)
-        results["made"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        results["parts"] = {part: parts[part] for part in PARTS if part in parts}
-        args.out.write_text(json.dumps(results, indent=1) + "\n")
+        keep(args.out, results, parts, PARTS)
     return results
 
 
@@ -146,7 +131,7 @@ def peaks(cores: int) -> dict[str, Any]:
 def main() -> None:
     args = parser().parse_args()
     if args.docs:
-        report.write_page(json.loads(args.out.read_text()))
+        report.SPAN.write(report.markdown(json.loads(args.out.read_text())))
         return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the systems
     results = measure(args)

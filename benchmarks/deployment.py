@@ -13,10 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from faults_flower.__main__ import ROOT, images
+from faults_flower.__main__ import images
 from faults_flower.fleet import Fleet
 
 from benchmarks import machine
+from benchmarks.measure import ROOT
 
 RESULTS = ROOT / "benchmarks" / "deployment.json"
 NETS = {"seproto-cnn": "5.6 MB", "resnet10": "19.6 MB"}

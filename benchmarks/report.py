@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.measure import ROOT
+from benchmarks.record import Span
 
 RESULTS = ROOT / "benchmarks" / "results.json"
-PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- python -m benchmarks --docs: begin -->", "<!-- end -->"
+SPAN = Span(
+    ROOT / "docs" / "performance.md",
+    "<!-- python -m benchmarks --docs: begin -->",
+    "<!-- end -->",
+)
 Results = Mapping[str, Any]
 NAMES = {"ours": "protofed", "plain": "plain loop", "flower": "Flower simulation", "fpl": "FPL"}
 
@@ -173,15 +176,3 @@ def markdown(results: Results) -> str:
         else ""
     )
     return f"{warning}{goals(results)}\n\n{seconds(results)}\n\n{facts(results)}\n"
-
-
-def page(text: str, results: Results) -> str:
-    """The page's text with its tables made anew."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{markdown(results)}{END}{after}"
-
-
-def write_page(results: Results, file: Path = PAGE) -> None:
-    """Bring the docs in line with the results."""
-    file.write_text(page(file.read_text(encoding="utf-8"), results), encoding="utf-8")

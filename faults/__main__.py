@@ -9,11 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.record import keep, kept, some_of
 
 from faults import disks, kills, memory, report, resumes, steps
 from faults.work import METHODS, Work
@@ -33,21 +33,12 @@ PARTS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
 }
 
 
-def names(text: str) -> list[str]:
-    """The parts that a list with commas names."""
-    chosen = text.split(",")
-    wrong = [name for name in chosen if name not in PARTS]
-    if wrong:
-        raise argparse.ArgumentTypeError(
-            f"no part {', '.join(wrong)}; there are {', '.join(PARTS)}"
-        )
-    return chosen
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser("python -m faults", description=__doc__)
-    made.add_argument("--only", type=names, default=list(PARTS), help="some parts: kills,steps")
+    made.add_argument(
+        "--only", type=some_of(PARTS), default=list(PARTS), help="some parts: kills,steps"
+    )
     made.add_argument("--quick", action="store_true", help="fewer cases of each")
     made.add_argument("--out", type=Path, default=report.RESULTS, help="the file of results")
     made.add_argument("--docs", action="store_true", help="only bring docs/reliability.md in line")
@@ -57,18 +48,14 @@ def parser() -> argparse.ArgumentParser:
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Try all chosen parts, kept part by part; those that an equal call tried before stay."""
     results = {"machine": machine.describe(), "quick": args.quick}
-    before = json.loads(args.out.read_text()) if args.out.exists() else {}
-    same = all(before.get(key) == value for key, value in results.items())
-    parts = dict(before["parts"]) if same else {}
+    parts = kept(args.out, results)
     warm_up(folder / "warm")
     for name in args.only:
         print(f"{name} ...", flush=True)
         began = time.monotonic()
         parts[name] = PARTS[name](folder / name, args.quick)
         parts[name]["seconds"] = round(time.monotonic() - began, 1)
-        results["made"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        results["parts"] = {part: parts[part] for part in PARTS if part in parts}
-        args.out.write_text(json.dumps(results, indent=1) + "\n")
+        keep(args.out, results, parts, PARTS)
     return results
 
 
@@ -96,7 +83,7 @@ def place() -> str | None:
 def main() -> None:
     args = parser().parse_args()
     if args.docs:
-        report.write_page(json.loads(args.out.read_text()))
+        report.SPAN.write(report.markdown(json.loads(args.out.read_text())))
         return
     with tempfile.TemporaryDirectory(prefix="protofed-faults-", dir=place()) as folder:
         os.environ["PROTOFED_CACHE"] = f"{folder}/cache"

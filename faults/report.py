@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measure import ROOT
+from benchmarks.record import Span
 from benchmarks.report import table
 
 RESULTS = ROOT / "faults" / "results.json"
-PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- python -m faults --docs: begin -->", "<!-- python -m faults --docs: end -->"
+SPAN = Span(
+    ROOT / "docs" / "reliability.md",
+    "<!-- python -m faults --docs: begin -->",
+    "<!-- python -m faults --docs: end -->",
+)
 Results = Mapping[str, Any]
 
 
@@ -98,15 +101,3 @@ def markdown(results: Results) -> str:
         for failure in part["failures"]
     ]
     return "\n".join([f"{warning}{promises(results)}", "", made, *failures, ""])
-
-
-def page(text: str, results: Results) -> str:
-    """The page's text with its table made anew."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{markdown(results)}{END}{after}"
-
-
-def write_page(results: Results, file: Path = PAGE) -> None:
-    """Bring the docs in line with the results."""
-    file.write_text(page(file.read_text(encoding="utf-8"), results), encoding="utf-8")

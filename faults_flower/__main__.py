@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks import machine
+from benchmarks.measure import ROOT
+from benchmarks.record import Results, Span, keep, kept, some_of
 from PIL import Image
 
 from faults_flower.cases import CASES, DEADLINE, GRACE, SITES
 from faults_flower.fleet import Fleet
 
-ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "faults_flower" / "results.json"
-PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- faults-flower: begin -->", "<!-- faults-flower: end -->"
+SPAN = Span(
+    ROOT / "docs" / "reliability.md",
+    "<!-- faults-flower: begin -->",
+    "<!-- faults-flower: end -->",
+)
 WORDS = {
     "kill": "all processes of a site killed in a round, the site started again",
     "node": "a site's worker or SuperNode killed in a round, `join` goes on",
@@ -51,45 +56,51 @@ def measure(name: str, count: int) -> Iterator[dict[str, Any]]:
         assert fleet.left() == [], "processes were left behind"
 
 
-def table(results: dict[str, list[dict[str, Any]]]) -> str:
+def markdown(results: Results) -> str:
     """The results for the documentation."""
     lines = [
-        f"Rounds had a deadline of {DEADLINE:g} s and must end {GRACE:g} s after it at the latest; "
-        "the seconds are the longest, on a busy machine with two cores.",
+        f"Three sites with registered keys behind TLS. Rounds had a deadline of {DEADLINE:g} s and "
+        f"must end {GRACE:g} s after it at the latest; the seconds are the longest.",
         "",
         "| what is broken | cases | as promised | slowest round | back after | resumed in |",
         "|---|---|---|---|---|---|",
     ]
-    for name, cases in results.items():
-        good = Counter(case["ok"] for case in cases)[True]
+    for name, cases in results["parts"].items():
+        good = sum(case["ok"] for case in cases)
         most = [_most(cases, field) for field in ("slowest_round", "back", "resumed_in")]
         lines.append(f"| {WORDS[name]} | {len(cases)} | {good} | {' | '.join(most)} |")
-    return "\n".join(lines)
+    versions = ", ".join(f"{n} {v}" for n, v in results["machine"]["versions"].items())
+    made = f"- made by `make faults-flower`, {results['made']}; "
+    return "\n".join([*lines, "", f"{made}{results['machine']['cores']} cores, {versions}"])
 
 
-def _most(cases: list[dict[str, Any]], field: str) -> str:
+def _most(cases: Sequence[Results], field: str) -> str:
     found = [case[field] for case in cases if field in case]
     return f"{max(found):.1f} s" if found else ""
 
 
 def main() -> None:
-    """Add cases to the results, or bring the page in line with them."""
+    """Break a federation and write down what came of it, or bring the page in line."""
     parser = argparse.ArgumentParser("python -m faults_flower", description=__doc__)
-    parser.add_argument("--only", choices=CASES, action="append", help="one kind; repeatable")
+    parser.add_argument("--only", type=some_of(CASES), default=list(CASES), help="kill,stop")
     parser.add_argument("--count", type=int, default=10, help="cases of each kind")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file of results")
     parser.add_argument("--docs", action="store_true", help="only bring the page in line")
     given = parser.parse_args()
-    results = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for name in () if given.docs else given.only or CASES:
-        for case in measure(name, given.count):  # kept one by one, so that a long call may be ended
-            results.setdefault(name, []).append(case)
-            given.out.write_text(json.dumps(results, indent=2) + "\n")
     if given.docs:
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        tail = rest.partition(END)[2]
-        PAGE.write_text(f"{head}{BEGIN}\n{table(results)}\n{END}{tail}")
-    print(table(results))
+        SPAN.write(markdown(json.loads(given.out.read_text())))
+        return
+    results: Results = {"machine": machine.describe()}
+    parts = kept(given.out, results)
+    for name in given.only:
+        parts[name] = []
+        for case in measure(name, given.count):
+            print(name, case, flush=True)
+            parts[name].append(case)
+            keep(given.out, results, parts, CASES)
+    print(markdown(results))
+    broken = [name for name in given.only if not all(case["ok"] for case in parts[name])]
+    sys.exit(f"broken promises: {', '.join(broken)}" if broken else 0)
 
 
 if __name__ == "__main__":

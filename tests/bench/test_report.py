@@ -19,16 +19,19 @@ def kept() -> dict[str, Any]:
 
 
 def test_the_docs_show_the_results() -> None:
-    text = report.PAGE.read_text()
-    assert text.count(report.BEGIN) == text.count(report.END) == 1
-    assert report.page(text, kept()) == text, "run python -m benchmarks --docs"
+    text = report.SPAN.file.read_text()
+    assert text.count(report.SPAN.begin) == text.count(report.SPAN.end) == 1
+    assert report.SPAN.within(text, report.markdown(kept())) == text, (
+        "run python -m benchmarks --docs"
+    )
 
 
 def test_other_results_make_another_page() -> None:
     results = kept()
     results["parts"]["startup"]["median"]["--help"] = 12.34
-    assert "| 12.34 s" in report.page(report.PAGE.read_text(), results)
-    assert report.page(report.PAGE.read_text(), results) != report.PAGE.read_text()
+    text = report.SPAN.file.read_text()
+    assert "| 12.34 s" in report.SPAN.within(text, report.markdown(results))
+    assert report.SPAN.within(text, report.markdown(results)) != text
 
 
 def test_ratios_are_taken_repeat_by_repeat() -> None:

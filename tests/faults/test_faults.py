@@ -38,9 +38,9 @@ def test_every_promise_holds_in_short(tmp_path: Path) -> None:
 
 
 def test_the_docs_show_the_results() -> None:
-    text = report.PAGE.read_text()
-    assert text.count(report.BEGIN) == text.count(report.END) == 1
-    assert report.page(text, kept()) == text, "run python -m faults --docs"
+    text = report.SPAN.file.read_text()
+    assert text.count(report.SPAN.begin) == text.count(report.SPAN.end) == 1
+    assert report.SPAN.within(text, report.markdown(kept())) == text, "run python -m faults --docs"
 
 
 def test_the_results_on_record_are_whole_and_lose_nothing() -> None:
