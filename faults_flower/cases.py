@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from faults_flower.fleet import PATIENCE, Fleet, tree_of, wait_for
+from faults_flower.fleet import PATIENCE, Fleet, wait_for
 
 SITES = ("site-a", "site-b", "site-c")
 VICTIM, VICTIM_ID = "site-b", "1"
@@ -79,12 +80,11 @@ def kill(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
 
 
 def node(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
-    """What `join` watches is killed, in turn worker and SuperNode; `join` itself stays."""
-    turn = iter(range(count))
+    """What `join` has started is killed, one after the other; `join` itself stays."""
+    turn = itertools.cycle(("deploy.worker", "flower_process", "flower-superexec"))
 
     def hit() -> None:
-        children = sorted(tree_of(fleet.running[VICTIM].pid)[1:])
-        fleet.kill(children[next(turn) % 2])
+        fleet.kill(VICTIM, next(turn))
 
     return site_cases(fleet, out, count, hit)
 

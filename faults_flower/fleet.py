@@ -134,11 +134,11 @@ class Fleet:
         if number == signal.SIGKILL:
             self.running.pop(name).wait()
 
-    def kill(self, pid: int) -> None:
-        """Kill one process and all it has started."""
-        for other in tree_of(pid):
-            with suppress(ProcessLookupError):
-                os.kill(other, signal.SIGKILL)
+    def kill(self, name: str, word: str) -> None:
+        """Kill what a command has started whose own command holds a word."""
+        found = [pid for pid in tree_of(self.running[name].pid)[1:] if word in _command(pid)]
+        assert found, f"{name} has not started {word}"
+        os.kill(found[0], signal.SIGKILL)
 
     def close(self) -> None:
         """End everything."""
@@ -180,6 +180,12 @@ def tree_of(pid: int) -> list[int]:
 
 def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    return ""
 
 
 def _environment(pid: int) -> bytes:

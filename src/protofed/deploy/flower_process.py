@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+from contextlib import suppress
 from importlib import import_module
 
 from protofed.deploy.life import end_with_the_parent
@@ -36,11 +39,30 @@ def beat_more_often() -> None:
         import_module(name).HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT  # type: ignore[attr-defined]
 
 
+def end_with_a_child() -> None:
+    """End this process when one that it has started is dead and nobody looks after it.
+
+    That is Flower's SuperExec, without which a SuperNode takes messages and never answers one.
+    """
+
+    def wait() -> None:
+        while True:
+            time.sleep(LOOK)
+            with suppress(ChildProcessError):  # none is there yet
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+                time.sleep(LOOK)  # time enough for whoever waits for a child of his own
+                if ended and os.waitid(os.P_PID, ended.si_pid, os.WEXITED | os.WNOHANG):
+                    os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main() -> None:
     """``flower_process NAME ARGUMENTS... --life HANDLE``."""
     _, name, *rest = sys.argv
     *arguments, _, life = rest
     end_with_the_parent(int(life))
+    end_with_a_child()
     if name == "supernode":
         look_more_often()
         beat_more_often()
