@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -25,6 +26,16 @@ class Played(NamedTuple):
     mail: list[tuple[Mail, Mail]]  # what travelled down and up, leg by leg
 
     @property
+    def down(self) -> list[Mail]:
+        """What the clients were sent, leg by leg."""
+        return [down for down, _ in self.mail]
+
+    @property
+    def up(self) -> list[Mail]:
+        """What the clients sent, leg by leg."""
+        return [up for _, up in self.mail]
+
+    @property
     def letters(self) -> list[Message]:
         """Every message that travelled."""
         return [letter for legs in self.mail for mail in legs for letter in mail.values()]
@@ -36,16 +47,18 @@ def play(
     planned: int | None = None,
     net_of: AnyMethod | None = None,
     sites: dict[ClientId, Site] | None = None,
+    who: Sequence[ClientId] | None = None,
 ) -> Played:
     """Some rounds of a run that was planned for so many, on the net that `net_of` asks for."""
     site, toys = toy_sites(net_of or method)
     sites = sites or toys
+    called = sorted(sites) if who is None else who
     engine, server = LocalEngine(method, sites), method.init_server(site)
     mail: list[tuple[Mail, Mail]] = []
     for number in range(rounds):
         step = Step(number, rounds if planned is None else planned)
         server = play_round(
-            method, site, server, engine, sorted(sites), step, lambda *both: mail.append(both)
+            method, site, server, engine, called, step, lambda *both: mail.append(both)
         )
     return Played(site, sites, server, {client: engine.state(client) for client in sites}, mail)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,40 +16,10 @@ from protofed.core.method import Global
 from protofed.core.model import Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, Site, Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
 from protofed.methods.fedgh import FedGH
 from protofed.methods.local import Local
 from protofed.testing import toy_sites
-
-EVERYONE = (0, 1, 2, 3)
-
-
-class Played:
-    """Some rounds on the toy federation: states, and what travelled in each round."""
-
-    def __init__(
-        self,
-        method: FedGH,
-        rounds: int = 2,
-        who: Sequence[ClientId] = EVERYONE,
-        sites: Mapping[ClientId, Site] | None = None,
-    ):
-        self.site, toys = toy_sites(method)
-        self.sites = toys if sites is None else dict(sites)
-        self.down: list[Mail] = []
-        self.up: list[Mail] = []
-        self.engine: LocalEngine[Any, Any] = LocalEngine(method, self.sites)
-        self.server = method.init_server(self.site)
-        for number in range(rounds):
-            step = Step(number, rounds)
-            self.server = play_round(
-                method, self.site, self.server, self.engine, who, step, self._listen
-            )
-
-    def _listen(self, down: Mail, up: Mail) -> None:
-        self.down.append(down)
-        self.up.append(up)
+from tests.methods.playing import play
 
 
 def zero_head(classes: int, features: int) -> Global:
@@ -113,36 +83,36 @@ def test_the_heads_training_is_softmax_regression_in_a_loop() -> None:
 
 
 def test_the_head_goes_on_from_where_it_was() -> None:
-    method, run = FedGH(server_epochs=3), Played(FedGH(server_epochs=3))
+    method, run = FedGH(server_epochs=3), play(FedGH(server_epochs=3))
     again = method.merge(run.site, run.server, run.up[1], Step(1, 2))
     assert not tree.equal(again, run.server)
-    first = Played(method, 1).server
+    first = play(method, 1).server
     assert tree.equal(method.merge(run.site, first, run.up[1], Step(1, 2)), run.server)
 
 
 def test_without_server_training_clients_only_get_their_heads_reset() -> None:
-    run = Played(FedGH(server_epochs=0), 3)
+    run = play(FedGH(server_epochs=0), 3)
     first = run.site.fresh().only("head")
     assert tree.equal(run.server.model, first)
     for client, site in run.sites.items():
         model = site.fresh()
         for number in range(3):
             _, model = Local().train(site, Message(), model | first, Step(number, 3))
-        assert tree.equal(run.engine.states[client], model)
+        assert tree.equal(run.states[client], model)
 
 
 def test_the_trained_head_changes_what_clients_learn() -> None:
-    still, moved = Played(FedGH(server_epochs=0)), Played(FedGH(server_epochs=5))
-    for client in EVERYONE:
-        assert not tree.equal(still.engine.states[client], moved.engine.states[client])
+    still, moved = play(FedGH(server_epochs=0)), play(FedGH(server_epochs=5))
+    for client in still.sites:
+        assert not tree.equal(still.states[client], moved.states[client])
 
 
 def test_one_clients_head_is_trained_on_its_own_prototypes() -> None:
-    run = Played(FedGH(), 1, [2])
+    run = play(FedGH(), 1, who=[2])
     protos = run.up[0][2].protos
     assert protos is not None
     assert protos.labels.tolist() == [0, 1, 3, 4]  # client 2 lacks class 2
-    site, model = run.sites[2], run.engine.states[2]
+    site, model = run.sites[2], run.states[2]
     z = site.look(model, site.pixels.test(site.train.images)).z
     for vector, label in zip(protos.vectors, protos.labels, strict=True):
         torch.testing.assert_close(vector, z[site.train.labels == label].mean(0))
@@ -151,7 +121,7 @@ def test_one_clients_head_is_trained_on_its_own_prototypes() -> None:
 
 
 def test_only_the_head_goes_down_and_only_prototypes_come_up() -> None:
-    run = Played(FedGH(server_epochs=1))
+    run = play(FedGH(server_epochs=1))
     for down in (message for mail in run.down for message in mail.values()):
         assert down.parts.keys() == {"model"}
         assert set(down.model.weights) == {"head.weight", "head.bias"}
@@ -161,8 +131,8 @@ def test_only_the_head_goes_down_and_only_prototypes_come_up() -> None:
 
 
 def test_a_client_is_scored_with_its_own_head_and_the_global_one_beside() -> None:
-    method, run = FedGH(), Played(FedGH())
-    site, state, inbox = run.sites[1], run.engine.states[1], method.publish(run.server)
+    method, run = FedGH(), play(FedGH())
+    site, state, inbox = run.sites[1], run.states[1], method.publish(run.server)
     x = site.pixels.test(site.train.images)
     z, head = site.look(state, x).z, run.server.model.weights
     own = method.predict(site, inbox, state, x)
@@ -173,15 +143,15 @@ def test_a_client_is_scored_with_its_own_head_and_the_global_one_beside() -> Non
 
 
 def test_clients_may_have_different_extractors() -> None:
-    run = Played(FedGH(server_epochs=5), sites=mixed_sites())
-    assert run.engine.states[0].weights.keys() != run.engine.states[1].weights.keys()
-    assert tree.finite(run.engine.states)
+    run = play(FedGH(server_epochs=5), sites=mixed_sites())
+    assert run.states[0].weights.keys() != run.states[1].weights.keys()
+    assert tree.finite(run.states)
     assert not tree.equal(run.server.model, run.site.fresh().only("head"))
     for client, site in run.sites.items():  # the second round began with the first one's head
         told = run.down[1][client].model
-        before = Played(FedGH(server_epochs=5), 1, sites=mixed_sites()).engine.states[client]
+        before = play(FedGH(server_epochs=5), 1, sites=mixed_sites()).states[client]
         _, model = Local().train(site, Message(), before | told, Step(1, 2))
-        assert tree.equal(run.engine.states[client], model)
+        assert tree.equal(run.states[client], model)
 
 
 def test_features_of_different_widths_are_refused() -> None:
@@ -195,9 +165,9 @@ def test_features_of_different_widths_are_refused() -> None:
 
 
 def test_who_is_absent_keeps_its_model() -> None:
-    run = Played(FedGH(server_epochs=1), who=[1, 3])
-    assert tree.equal(run.engine.state(0), run.sites[0].fresh())
-    assert not tree.equal(run.engine.state(1), run.sites[1].fresh())
+    run = play(FedGH(server_epochs=1), who=[1, 3])
+    assert tree.equal(run.states[0], run.sites[0].fresh())
+    assert not tree.equal(run.states[1], run.sites[1].fresh())
 
 
 @pytest.mark.parametrize("wrong", [{"server_lr": 0.0}, {"server_epochs": -1}, {"server_batch": 0}])

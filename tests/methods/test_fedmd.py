@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,44 +9,13 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod
 from protofed.core.model import Model, Net
 from protofed.core.site import ClientId, Dataset, Site, Step
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
 from protofed.methods.fedmd import FedMD
 from protofed.methods.local import Local
 from protofed.ops.mutual import digest, public_logits
 from protofed.testing import toy_sites
-
-EVERYONE = (0, 1, 2, 3)
-
-
-class Played:
-    """Some rounds on the toy federation: the clients' states, and what travelled in each leg."""
-
-    def __init__(
-        self,
-        method: AnyMethod,
-        rounds: int = 2,
-        who: Sequence[ClientId] = EVERYONE,
-        sites: Mapping[ClientId, Site] | None = None,
-    ):
-        self.site, toys = toy_sites(method)
-        self.sites = toys if sites is None else dict(sites)
-        self.down: list[Mail] = []
-        self.up: list[Mail] = []
-        self.engine: LocalEngine[Any, Any] = LocalEngine(method, self.sites)
-        self.server = method.init_server(self.site)
-        for number in range(rounds):
-            step = Step(number, rounds)
-            self.server = play_round(
-                method, self.site, self.server, self.engine, who, step, self._listen
-            )
-
-    def _listen(self, down: Mail, up: Mail) -> None:
-        self.down.append(down)
-        self.up.append(up)
+from tests.methods.playing import play
 
 
 def extra(message: Message, name: str) -> Tensor:
@@ -100,7 +67,7 @@ def test_two_parties_meet_in_the_middle() -> None:
 
 
 def test_the_consensus_is_the_plain_mean_over_those_who_replied() -> None:
-    method, run = FedMD(), Played(FedMD(), 1)
+    method, run = FedMD(), play(FedMD(), 1)
     some = {client: reply for client, reply in run.up[0].items() if client != 2}
     server = method.merge(run.site, method.init_server(run.site), some, Step(0, 1))
     assert [reply.size for reply in some.values()] == [17, 24, 40]  # sizes do not count
@@ -109,24 +76,24 @@ def test_the_consensus_is_the_plain_mean_over_those_who_replied() -> None:
         torch.testing.assert_close(server.consensus[row], total / 3)
 
 
-@pytest.mark.parametrize("who", EVERYONE)
+@pytest.mark.parametrize("who", range(4))
 def test_a_party_alone_is_local_bit_for_bit(who: ClientId) -> None:
-    run = Played(FedMD(digest_epochs=3), who=[who])
-    assert tree.equal(run.engine.states, Played(Local(), who=[who]).engine.states)
+    run = play(FedMD(digest_epochs=3), who=[who])
+    assert tree.equal(run.states, play(Local(), who=[who]).states)
     assert run.down[1][who].parts == {}
 
 
 def test_without_digesting_it_is_local_bit_for_bit() -> None:
-    alone = Played(Local()).engine.states
-    assert tree.equal(Played(FedMD(digest_epochs=0)).engine.states, alone)
-    assert not tree.equal(Played(FedMD()).engine.states, alone)
+    alone = play(Local()).states
+    assert tree.equal(play(FedMD(digest_epochs=0)).states, alone)
+    assert not tree.equal(play(FedMD()).states, alone)
 
 
 def test_digesting_makes_parties_say_more_alike() -> None:
     def spread(method: FedMD) -> float:
         nets = {c: replace(s, net=narrow_net()) for c, s in toy_sites(method)[1].items()}
-        run, rows = Played(method, sites=nets), torch.arange(20)
-        said = [public_logits(s, run.engine.state(c), rows) for c, s in run.sites.items()]
+        run, rows = play(method, sites=nets), torch.arange(20)
+        said = [public_logits(s, run.states[c], rows) for c, s in run.sites.items()]
         return float(torch.stack(said).std(0).mean())
 
     spreads = [spread(FedMD(digest_epochs=epochs)) for epochs in (0, 1, 2)]
@@ -134,17 +101,17 @@ def test_digesting_makes_parties_say_more_alike() -> None:
 
 
 def test_a_round_is_digesting_and_then_private_training() -> None:
-    run, method = Played(FedMD(digest_epochs=2), 1), FedMD(digest_epochs=2)
+    run, method = play(FedMD(digest_epochs=2), 1), FedMD(digest_epochs=2)
     site, told, start = run.sites[1], run.down[1][1], run.sites[1].fresh()
     rows, consensus = extra(told, "rows"), extra(told, "consensus")
     middle = digest(site, start, rows, consensus, Step(0, 1, 1), method.digest_epochs).thing
     _, end = Local().train(site, Message(), middle, Step(0, 1))
-    assert tree.equal(end, run.engine.states[1])
+    assert tree.equal(end, run.states[1])
     assert not tree.equal(middle, start)
 
 
 def test_all_parties_get_the_same_rows_and_each_round_draws_anew() -> None:
-    run = Played(FedMD(public_batch=6), 3)
+    run = play(FedMD(public_batch=6), 3)
     drawn = []
     for legs in (run.down[:2], run.down[2:4], run.down[4:]):
         tables = [extra(message, "rows") for mail in legs for message in mail.values()]
@@ -156,12 +123,12 @@ def test_all_parties_get_the_same_rows_and_each_round_draws_anew() -> None:
 
 
 def test_a_larger_draw_than_there_are_images_takes_all() -> None:
-    run = Played(FedMD(), 1)
+    run = play(FedMD(), 1)
     assert sorted(extra(run.down[0][0], "rows").tolist()) == list(range(20))
 
 
 def test_a_party_answers_in_the_order_of_the_rows() -> None:
-    run = Played(FedMD(public_batch=5), 1)
+    run = play(FedMD(public_batch=5), 1)
     rows, said = extra(run.down[0][3], "rows"), extra(run.up[0][3], "logits")
     assert said.shape == (5, 5)
     site = run.sites[3]
@@ -171,7 +138,7 @@ def test_a_party_answers_in_the_order_of_the_rows() -> None:
 
 
 def test_no_weights_travel_and_the_second_reply_carries_nothing() -> None:
-    run = Played(FedMD(), 1)
+    run = play(FedMD(), 1)
     asked, told = run.down
     assert all(message.parts.keys() == {"rows"} for message in asked.values())
     assert all(message.parts.keys() == {"rows", "consensus"} for message in told.values())
@@ -182,22 +149,22 @@ def test_no_weights_travel_and_the_second_reply_carries_nothing() -> None:
 
 
 def test_parties_may_have_nets_of_any_width() -> None:
-    run = Played(FedMD(), sites=mixed_sites())
-    alone = Played(Local(), sites=mixed_sites())
-    assert run.engine.states[0].weights.keys() != run.engine.states[1].weights.keys()
+    run = play(FedMD(), sites=mixed_sites())
+    alone = play(Local(), sites=mixed_sites())
+    assert run.states[0].weights.keys() != run.states[1].weights.keys()
     for client, site in run.sites.items():
-        state = run.engine.states[client]
+        state = run.states[client]
         assert tree.finite(state)
-        assert not tree.equal(state, alone.engine.states[client])
+        assert not tree.equal(state, alone.states[client])
         x = site.pixels.test(site.train.images)
         scores = FedMD().predict(site, FedMD().publish(run.server), state, x)
         assert torch.equal(scores, site.look(state, x).logits)
 
 
 def test_who_is_absent_keeps_its_model() -> None:
-    run = Played(FedMD(), who=[1, 3])
-    assert tree.equal(run.engine.state(0), run.sites[0].fresh())
-    assert not tree.equal(run.engine.state(1), run.sites[1].fresh())
+    run = play(FedMD(), who=[1, 3])
+    assert tree.equal(run.states[0], run.sites[0].fresh())
+    assert not tree.equal(run.states[1], run.sites[1].fresh())
 
 
 @pytest.mark.parametrize("wrong", [{"public_batch": 0}, {"digest_epochs": -1}])
