@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-with warnings.catch_warnings():
-    # typer 0.20 asks click 8.5 for two names that click 9 will drop
-    warnings.filterwarnings("ignore", r"'click\.utils\.get_", DeprecationWarning)
-    from protofed.cli import main
+from protofed.cli import main
 
 
 class Ended(NamedTuple):

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
-
-with warnings.catch_warnings():
-    # Flower's commands ask click 8.5, through typer, for names that click 9 will drop
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import flwr.serverapp  # noqa: F401
 
 from tests.cli.conftest import cli
 from tests.data.pictures import make
