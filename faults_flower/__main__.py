@@ -16,7 +16,7 @@ from benchmarks.measure import ROOT
 from benchmarks.record import Results, Span, keep, kept, some_of
 from PIL import Image
 
-from faults_flower.cases import CASES, DEADLINE, GRACE, SITES
+from faults_flower.cases import CASES, DEADLINE, EQUAL, GRACE, SITES
 from faults_flower.fleet import Fleet
 
 RESULTS = ROOT / "faults_flower" / "results.json"
@@ -26,6 +26,7 @@ SPAN = Span(
     "<!-- faults-flower: end -->",
 )
 WORDS = {
+    "equal": f"nothing: {', '.join(EQUAL)} end with the scores and the model of `protofed run`",
     "kill": "all processes of a site killed in a round, the site started again",
     "node": "a site's worker, SuperNode or SuperExec killed in a round, `join` goes on",
     "stop": "all processes of a site stopped (SIGSTOP) past a deadline, then continued",

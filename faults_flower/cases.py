@@ -25,6 +25,7 @@ SPEC: dict[str, Any] = {
     "min_clients": 2,
     "rounds": 4,
 }
+EQUAL = ("fedavg", "fpl", "scaffold", "fedseproto", "fedlsa", "pgct")
 Case = dict[str, float | bool]
 
 
@@ -103,8 +104,19 @@ def stop(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
 
 def files(out: Path) -> tuple[bytes, bytes]:
     """What must be equal at the end: the scores, and the server's state."""
-    last = out / "checkpoints" / f"round-{SPEC['rounds']:05d}"
+    last = max((out / "checkpoints").iterdir())
     return (out / "scores.jsonl").read_bytes(), (last / "server.safetensors").read_bytes()
+
+
+def equal(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
+    """Nothing is broken: methods of all kinds end with the bytes of the local engine."""
+    for name in EQUAL:
+        raw = {**SPEC, "method": {"name": name}, "rounds": 2}
+        here, there = out.with_name(f"{name}-here"), out.with_name(f"{name}-there")
+        code = fleet.submit(raw, there).wait(200)
+        whole = {**raw, "data": {**SPEC["data"], "name": str(fleet.images)}}
+        assert fleet.local(whole, here).wait(200) == 0, fleet.said(here.name)
+        yield {"ok": code == 0 and files(here) == files(there)}
 
 
 def coordinator_cases(
@@ -141,4 +153,11 @@ def server(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     return coordinator_cases(fleet, out, count, hit)
 
 
-CASES = {"kill": kill, "node": node, "stop": stop, "coordinator": coordinator, "server": server}
+CASES = {
+    "equal": equal,
+    "kill": kill,
+    "node": node,
+    "stop": stop,
+    "coordinator": coordinator,
+    "server": server,
+}
