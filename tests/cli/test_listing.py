@@ -55,6 +55,15 @@ def test_every_command_explains_itself(cli: Cli, words: str, told: list[str]) ->
     assert max(map(len, ended.out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("words", ["data show", "compare", "keys", "join", "predict"])
+def test_arguments_are_described(cli: Cli, words: str) -> None:
+    ended = cli(*words.split(), "-h")
+    told = ended.out.partition("Arguments:\n")[2].partition("\n\n")[0].splitlines()
+    assert told
+    assert all(len(line.split("[required]")[0].split()) > 2 for line in told)
+    assert "\\" not in ended.out
+
+
 @pytest.mark.parametrize("words", ["", "data"])
 def test_a_group_without_a_command_shows_its_help(cli: Cli, words: str) -> None:
     ended = cli(*words.split())

@@ -14,7 +14,7 @@ from protofed.cli.export import export
 from protofed.cli.fleet import join, serve, submit
 from protofed.cli.keys import keys
 from protofed.cli.listing import data_app, methods_app
-from protofed.cli.plain import Plain, Several
+from protofed.cli.plain import HELP, Plain, Several
 from protofed.cli.plot import plot
 from protofed.cli.predict import predict
 from protofed.cli.report import report
@@ -30,6 +30,7 @@ app = typer.Typer(
     name="protofed",
     help="Federated learning under domain shift, with prototypes and semantic anchors.",
     no_args_is_help=True,
+    context_settings=HELP,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -10,6 +10,7 @@ import typer
 
 from protofed.cli.doctor import doctor
 from protofed.cli.get import get
+from protofed.cli.plain import Plain
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -27,8 +28,8 @@ data_app = typer.Typer(
     no_args_is_help=True,
 )
 
-data_app.command("doctor")(doctor)
-data_app.command("get")(get)
+data_app.command("doctor", cls=Plain)(doctor)
+data_app.command("get", cls=Plain)(get)
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
@@ -64,14 +65,17 @@ def _print_methods(as_json: bool) -> None:
     print_table(columns, cells)
 
 
-@methods_app.command("list")
+@methods_app.command("list", cls=Plain)
 def list_methods(as_json: Json = False) -> None:
     """List every method with its paper and what it sends, as `protofed methods` does."""
     _print_methods(as_json)
 
 
-@methods_app.command("show")
-def show_method(name: str, as_json: Json = False) -> None:
+@methods_app.command("show", cls=Plain)
+def show_method(
+    name: Annotated[str, typer.Argument(help="Its name, see `protofed methods`.")],
+    as_json: Json = False,
+) -> None:
     """Print a method's paper, its hyperparameters and their defaults."""
     from protofed.cli.show import print_table
     from protofed.core.errors import known_name
@@ -94,7 +98,7 @@ def show_method(name: str, as_json: Json = False) -> None:
         print_table(["--set method.", "default", "meaning"], cells)
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Plain)
 def list_data(as_json: Json = False) -> None:
     """List every benchmark."""
     from protofed.cli.show import print_table
@@ -129,9 +133,9 @@ def list_data(as_json: Json = False) -> None:
     print_table(["name", "domains", "classes", "pixels", "images from"], cells)
 
 
-@data_app.command("show")
+@data_app.command("show", cls=Plain)
 def show_data(
-    name: str,
+    name: Annotated[str, typer.Argument(help="Benchmark, or folder of images.")],
     picture: Annotated[
         Path | None, typer.Option(help="Write a PNG with an image of each class and domain.")
     ] = None,

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import get_type_hints
+
 import click
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand
+
+HELP = {"help_option_names": ["-h", "--help"]}  # of every command
 
 
 class Plain(TyperCommand):
-    """A command whose help has no backslashes: typer escapes brackets for rich, which is off."""
+    """A command whose help says what its arguments are, and has no backslashes.
+
+    Click 8.5 forgets what typer 0.20 tells it of arguments, and typer escapes brackets for rich,
+    which is off.
+    """
 
     def get_help(self, ctx: click.Context) -> str:
+        made_of = inspect.unwrap(self.callback) if self.callback else None
+        hints = get_type_hints(made_of, include_extras=True) if made_of else {}
+        for given in self.params:
+            if isinstance(given, TyperArgument) and not given.help and given.name:
+                given.help = next((told.help for told in hints[given.name].__metadata__), None)
         return super().get_help(ctx).replace("\\[", "[")
 
 
