@@ -45,6 +45,7 @@ def complaint(cli: Cli, *words: str | Path) -> str:
         ("run --clients 3", ["3 clients cannot cover 4 domains", "raise partition.clients"]),
         ("data show pacs", ["benchmark 'pacs' reads real images: set PROTOFED_DATA"]),
         ("data show digit", ["unknown benchmark 'digit'; did you mean 'digits'?", "\nknown: "]),
+        ("data doctor photoz", ["unknown benchmark 'photoz'", "a folder of images: there is none"]),
         ("methods show fedav", ["unknown method 'fedav'; did you mean 'fedavg'?", "\nknown: "]),
         ("methods --json show fedavg", ["write --json after show"]),
         ("data show digits-mini --picture no/a.png", ["cannot write no/a.png: No such file"]),

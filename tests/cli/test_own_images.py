@@ -102,6 +102,18 @@ def test_doctor_writes_a_spec_that_runs(cli: Cli, root: Path) -> None:
     assert cli("run", "--spec", "spec.toml", *QUICK).code == 0
 
 
+def test_doctor_does_not_write_over_a_spec_that_was_edited(cli: Cli, root: Path) -> None:
+    assert cli("data", "doctor", root, "-o", "spec.toml").code == 0
+    assert cli("data", "doctor", root, "-o", "spec.toml").code == 0  # the same again
+    Path("spec.toml").write_text("rounds = 7\n")
+    ended = cli("data", "doctor", root, "-o", "spec.toml")
+    assert (ended.code, "left as it is" in ended.err) == (2, True)
+    assert Path("spec.toml").read_text() == "rounds = 7\n"
+    ended = cli("data", "doctor", root, "-o", "no/spec.toml")
+    assert (ended.code, ended.out) == (2, "")
+    assert "make it first" in ended.err
+
+
 @pytest.mark.skipif(not OFFICE.is_dir(), reason="needs real images: set PROTOFED_DATA")
 def test_real_images_with_ten_bad_files_among_them(cli: Cli, tmp_path: Path) -> None:
     root, source = tmp_path / "office", OFFICE

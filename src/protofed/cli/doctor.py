@@ -26,12 +26,31 @@ def doctor(
 
     Findings stand in the order of how bad they are, each with what to do. The exit code is 0.
     """
-    from protofed.core.disk import write_whole
+    from protofed.core.errors import ProtofedError
     from protofed.data.doctor import examine
 
+    if out and not out.absolute().parent.is_dir():  # told before the work
+        raise ProtofedError(f"-o {out}: there is no folder {out.absolute().parent}; make it first")
     found = examine(path)
+    _print(found, out, as_json)
     if out and found.spec:
-        write_whole(out, found.spec.encode())
+        _write(out, found.spec)
+
+
+def _write(out: Path, spec: str) -> None:
+    """Write a spec, but not over another one, which somebody may have edited."""
+    from protofed.core.disk import write_whole
+    from protofed.core.errors import ProtofedError
+
+    if out.exists() and out.read_bytes() != spec.encode():
+        raise ProtofedError(
+            f"{out} is there, says something else, and was left as it is\n"
+            f"remove it, or give -o another file"
+        )
+    write_whole(out, spec.encode())
+
+
+def _print(found: Diagnosis, out: Path | None, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found.plain(), indent=2))
         return

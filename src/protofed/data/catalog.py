@@ -6,7 +6,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from protofed.core.errors import known_name
+from protofed.core.errors import ProtofedError, known_name
 from protofed.data import digits_mini, domains, transforms
 from protofed.data.benchmark import Benchmark
 from protofed.data.entry import Entry
@@ -28,7 +28,12 @@ def entry_of(name: str, strict: bool = False) -> Entry:
     """
     if looks_like_a_folder(name):
         return folder_entry(Path(name), strict)
-    return BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
+    try:
+        return BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
+    except ProtofedError as fault:
+        raise ProtofedError(
+            f"{fault}, or a folder of images: there is none called {name}"
+        ) from None
 
 
 def source_label(name: str) -> str:
