@@ -10,7 +10,6 @@ taken back, so everything is measured in processes with and without them, in tur
 from __future__ import annotations
 
 import copy
-import ctypes
 import json
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protofed.core import tree
+from protofed.core.allocator import keep_memory
 from protofed.core.message import Message
 from protofed.core.model import Model, Net, Out
 from protofed.core.site import Site, Step
@@ -37,17 +37,7 @@ from protofed.experiment.parse import experiment_from
 from protofed.methods.fedavg import FedAvg
 
 STEPS = {"lsa-cnn": 8, "resnet10": 1}  # in one sample
-# glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD, in bytes
-KEEP = {-1: 2**31 - 1, -2: 2**26, -3: 2**30}
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
-
-
-def keep_memory() -> None:
-    """Let glibc keep freed memory in place of giving it back and faulting it in again."""
-    libc = ctypes.CDLL("libc.so.6")
-    for option, value in KEEP.items():
-        if libc.mallopt(option, value) != 1:
-            raise OSError(f"mallopt({option}, {value}) was refused")
 
 
 def sgd(**options: bool) -> Optimiser:
