@@ -99,6 +99,26 @@ def test_a_tree_may_be_replaced_by_parts_of_itself() -> None:
     assert pile.end == 2 * PAGE  # it takes turns between two places
 
 
+def test_what_somebody_still_looks_at_is_never_written_over() -> None:
+    pile: Pile[str, list[Tensor]] = Pile(room=0)
+    pile["a"] = [torch.zeros(9)]
+    (kept,) = pile["a"]
+    for number in range(1, 5):
+        pile["a"] = [torch.full((9,), float(number))]
+        assert kept.tolist() == [0] * 9
+        assert pile["a"][0].tolist() == [number] * 9
+    assert pile.end == 3 * PAGE  # the one that is kept, and two in turn
+
+
+def test_places_are_used_again() -> None:
+    pile: Pile[int, list[Tensor]] = Pile(room=0)
+    for number in range(20):
+        pile[number % 4] = [torch.ones(9)]
+        if number % 2:
+            del pile[number % 4]
+    assert pile.end <= 5 * PAGE
+
+
 def test_a_walk_over_a_pile_on_disk_holds_one_tree_at_a_time(tmp_path: Path) -> None:
     pile: Pile[int, Model] = Pile(room=0, folder=tmp_path)
     models = [Model({"w": torch.randn(50_000)}) for _ in range(10)]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import tempfile
 import weakref
 from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -32,6 +36,7 @@ class Arena:
     def __init__(self, handle: int, start: int = 0):
         self.handle, self.start = handle, start  # a start is a whole number of pages
         self.memory = torch.empty(0, dtype=torch.uint8)
+        self.maps: WeakSet[mmap.mmap] = WeakSet()  # those that somebody still looks through
 
     def write(self, thing: T) -> T:
         """Copy a tree in, over what was there before; its outline."""
@@ -52,6 +57,7 @@ class Arena:
                 _reserve(self.handle, self.start, end)
             raw = mmap.mmap(self.handle, end, offset=self.start)
             self.memory = torch.frombuffer(raw, dtype=torch.uint8)  # goes with the last view of it
+            self.maps.add(raw)
         starts = iter(places)
 
         def view(leaf: Tensor) -> Tensor:
@@ -101,11 +107,19 @@ def nameless_file(folder: Path | None = None) -> int:
         return os.dup(stream.fileno())
 
 
-class Slot(NamedTuple, Generic[T]):
-    """Where in its file a tree lies, how long it may be there, and its outline."""
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A place in a file, and the maps through which somebody may still be looking at it."""
 
     start: int
     size: int
+    maps: WeakSet[mmap.mmap] = field(default_factory=WeakSet)
+
+
+class Filed(NamedTuple, Generic[T]):
+    """A tree in a file: where, and its outline."""
+
+    slot: Slot
     shape: T
 
 
@@ -113,53 +127,70 @@ class Pile(MutableMapping[K, T]):
     """Trees by key: in memory while there is room (bytes), the rest in one nameless file.
 
     From the file a tree is mapped when it is asked for, and unmapped when it is let go of: a walk
-    over the pile holds one tree at a time.
+    over the pile holds one tree at a time. No place is written to that anybody still looks at.
     """
 
     def __init__(self, room: int, folder: Path | None = None):
         self.room, self.folder = room, folder
-        self.held: dict[K, T | Slot[T]] = {}
-        self.spare: dict[K, Slot[T]] = {}  # where a key's tree lay before: it may still be in use
+        self.held: dict[K, T | Filed[T]] = {}
+        self.left: list[Slot] = []  # whose trees were replaced
         self.end, self.handle = 0, -1
 
     def __setitem__(self, key: K, thing: T) -> None:
-        self._forget(key)
-        size = tree.nbytes(thing)
-        if size <= self.room:
-            self.room -= size
-            self.held[key] = thing
-        else:
-            self.held[key] = self._filed(key, thing)
+        size, before = tree.nbytes(thing), self.held.get(key)
+        room = self.room + (0 if before is None else self._in_memory(before))
+        filed = size > room
+        self.held[key] = self._filed(thing) if filed else thing
+        self.room = room if filed else room - size
+        self._leave(before)
 
-    def _forget(self, key: K) -> None:
-        old = self.held.get(key)
-        if old is not None and not isinstance(old, Slot):
-            self.room += tree.nbytes(old)
+    def _in_memory(self, held: T | Filed[T]) -> int:
+        return 0 if isinstance(held, Filed) else tree.nbytes(held)
 
-    def _filed(self, key: K, thing: T) -> Slot[T]:
-        """Write a tree beside the one it replaces, whose tensors may be part of it."""
+    def _leave(self, held: T | Filed[T] | None) -> None:
+        if isinstance(held, Filed):
+            self.left.append(held.slot)
+
+    def _filed(self, thing: T) -> Filed[T]:
         if self.handle < 0:
             self.handle = nameless_file(self.folder)
             weakref.finalize(self, os.close, self.handle)
-        _, needed = _places(thing)
-        place, before = self.spare.pop(key, None), self.held.get(key)
-        if isinstance(before, Slot):
-            self.spare[key] = before
-        if place is None or place.size < needed:
-            place = Slot(self.end, -(-needed // PAGE) * PAGE, thing)
-            self.end += place.size
-        return place._replace(shape=Arena(self.handle, place.start).write(thing))
+            _allow_many_maps()
+        slot = self._slot(_places(thing)[1])
+        return Filed(slot, Arena(self.handle, slot.start).write(thing))
+
+    def _slot(self, needed: int) -> Slot:
+        for slot in self.left:
+            if slot.size >= needed and not slot.maps:
+                self.left.remove(slot)
+                return slot
+        slot = Slot(self.end, -(-needed // PAGE) * PAGE)
+        self.end += slot.size
+        return slot
 
     def __getitem__(self, key: K) -> T:
         held = self.held[key]
-        return Arena(self.handle, held.start).read(held.shape) if isinstance(held, Slot) else held
+        if not isinstance(held, Filed):
+            return held
+        arena = Arena(self.handle, held.slot.start)
+        thing: T = arena.read(held.shape)
+        held.slot.maps.update(arena.maps)
+        return thing
 
     def __delitem__(self, key: K) -> None:
-        self._forget(key)
-        del self.held[key]
+        held = self.held.pop(key)
+        self.room += self._in_memory(held)
+        self._leave(held)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self.held)
 
     def __len__(self) -> int:
         return len(self.held)
+
+
+def _allow_many_maps() -> None:
+    """Let this process have as many open files as it may: Python keeps one for each map."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -101,8 +101,8 @@ class FedGA(Method[Shared, Before | None]):
         size = self.step * (1 - (step.round - 2) / step.rounds) / len(place)
         shares = adjusted(server.shares, gaps, size, self.centred)
         voices = shares[[place[client] for client in replies]].tolist()
-        models = [reply.model for reply in replies.values()]
-        return Shared(tree.mean(models, voices if sum(voices) else [1.0] * len(models)), shares)
+        models = (reply.model for reply in replies.values())
+        return Shared(tree.mean(models, voices if sum(voices) else [1.0] * len(replies)), shares)
 
 
 def adjusted(shares: Tensor, gaps: Mapping[int, float], step: float, centred: bool) -> Tensor:

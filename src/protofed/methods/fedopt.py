@@ -78,9 +78,9 @@ class FedOPT(Method[Optimised, None]):
     def merge(
         self, site: Site, server: Optimised, replies: Mapping[ClientId, Message], step: Step
     ) -> Optimised:
-        models = [reply.model for reply in replies.values()]
+        models = (reply.model for reply in replies.values())
         uniform = self.mean == "uniform"
-        mean = tree.mean(models, [1.0] * len(models)) if uniform else average(replies)
+        mean = tree.mean(models, [1.0] * len(replies)) if uniform else average(replies)
         moves = tree.map(torch.sub, mean.weights, server.model.weights)
         if self.optimiser == "sgd":
             return self._sgd(server, mean, moves)

@@ -56,9 +56,9 @@ def relative_size(site: Site, client: ClientId) -> float:
 
 def even_mean(replies: Mapping[ClientId, Message]) -> Model:
     """The mean model with one voice a client; buffers by the examples behind each, as FedAvg."""
-    models, sizes = [r.model for r in replies.values()], [r.size for r in replies.values()]
-    weights = tree.mean([model.weights for model in models], [1.0] * len(models))
-    return Model(weights, tree.mean([model.buffers for model in models], sizes))
+    sizes = [reply.size for reply in replies.values()]
+    weights = tree.mean((r.model.weights for r in replies.values()), [1.0] * len(replies))
+    return Model(weights, tree.mean((r.model.buffers for r in replies.values()), sizes))
 
 
 def drifted(site: Site, drift: Weights, start: Model, end: Model, replies: int) -> Weights:
@@ -72,7 +72,7 @@ def drifted(site: Site, drift: Weights, start: Model, end: Model, replies: int) 
 
 def mean_change(site: Site, replies: Mapping[ClientId, Message], sized: bool) -> Weights:
     """The variates' changes that arrived, each times N * omega_n if `sized`: their sum / N."""
-    changes = [cast(Weights, reply.extras[VARIATE]) for reply in replies.values()]
+    changes = (cast(Weights, reply.extras[VARIATE]) for reply in replies.values())
     shares = [relative_size(site, client) if sized else 1.0 for client in replies]
     whole = sum(shares) / len(site.sizes)
     return tree.map(lambda leaf: whole * leaf, tree.mean(changes, shares))
