@@ -77,7 +77,7 @@ def tallies_from(text: object, images: int) -> Tallies:
     try:
         told = json.loads(str(text))
         found = {str(name): Tally(*map(int, pair)) for name, pair in told.items()}
-    except (ValueError, TypeError, AttributeError) as fault:
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as fault:  # an int of Infinity
         raise ProtofedError(f"not a tally: {printable(str(fault), 60)}") from fault
     if MAIN not in found or len(found) > MOST_OPINIONS:
         raise ProtofedError("not a tally: it must count the method's own answers")

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -166,10 +167,11 @@ class Bench:
         """Answer whatever comes over the socket; EOFError when the parent has closed it."""
         sys.path[:] = self.link.take()  # so that a user's own method is found here too
         while True:
-            asked = self.link.take()
-            self.link.give(_faults_as_answers(lambda: self._answer(*asked)))  # noqa: B023
+            letter = self.link.connection.recv_bytes()
+            self.link.give(_faults_as_answers(partial(self._answer, letter)))
 
-    def _answer(self, wish: Any, given: Any) -> object:
+    def _answer(self, letter: bytes) -> object:
+        wish, given = pickle.loads(letter)  # a fault where the method is of a module not found here
         if isinstance(wish, Setup):
             torch.set_num_threads(wish.threads)  # variables of the environment could say otherwise
             self.desk = Desk(wish, Arena(recv_handle(self.link.connection)), self.up)
