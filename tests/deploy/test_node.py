@@ -42,7 +42,8 @@ def log(tmp_path: Path) -> Log:
 def test_the_words_are_flowers() -> None:
     def source(name: str) -> str:
         spec = find_spec(name)
-        assert spec and spec.origin
+        assert spec is not None
+        assert spec.origin is not None
         return Path(spec.origin).read_text()
 
     retry = source("flwr.supercore.retry.http_retry")
@@ -87,7 +88,11 @@ def test_a_wrong_address_is_told_at_once(log: Log) -> None:
     ("lines", "code", "words"),
     [
         (["SuperNode terminated gracefully."], 0, "refuses the key of north: it is not registered"),
-        ([f"{STILL_THERE} Failed to activate"], 1, "takes north to be there already: after a crash"),
+        (
+            [f"{STILL_THERE} Failed to activate"],
+            1,
+            "takes north to be there already: after a crash",
+        ),
         ([f"{NO_TRUST} detected."], 1, "does not show the certificate of this federation"),
         (["?"], 1, r"ended (exit code 1, see "),
         (["SuperNode ID: 7"], 0, f"the connection to {SERVER} ended"),

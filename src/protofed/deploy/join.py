@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
+from time import monotonic
+from time import sleep as nap
 
 from protofed.core.errors import ProtofedError
 from protofed.core.lock import alone
@@ -86,13 +87,13 @@ def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
                     watch.tell(f"the worker ended (exit code {code}, see {what}.log); starting it")
                 child.close()
                 del children[what]
-                ended[what] = time.monotonic()
-            if time.monotonic() - ended.get(what, -RETRY) >= RETRY:
+                ended[what] = monotonic()
+            if monotonic() - ended.get(what, -RETRY) >= RETRY:
                 children[what] = _start(what, site, socket)
                 if what == "node":
                     watch.begin()
         watch.look()
-        time.sleep(LOOK)
+        nap(LOOK)
 
 
 def _start(what: str, site: Site, socket: Path) -> Child:

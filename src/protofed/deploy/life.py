@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,18 +30,6 @@ def flower_environment(home: Path) -> dict[str, str]:
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, **OFFLINE, "PATH": path, "FLWR_HOME": str(home / "flwr")}
-
-
-def end_with_the_parent(life: int) -> None:
-    """End this process, and those it has started, when the other end of a pipe is closed."""
-
-    def wait() -> None:
-        os.read(life, 1)
-        if os.getpgid(0) == os.getpid():
-            os.killpg(0, signal.SIGKILL)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def stop_on_sigterm() -> None:
