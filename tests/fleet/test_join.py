@@ -155,16 +155,13 @@ def test_sigterm_ends_a_process_once_as_an_exit_does() -> None:
     signal.raise_signal(signal.SIGTERM)  # a second one disturbs nobody
 
 
-def test_children_are_ended_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("protofed.deploy.life.LONGEST_END", 1.0)
+def test_children_are_ended_at_the_same_time(tmp_path: Path) -> None:
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
     every = [Child([sys.executable, "-c", STUBBORN], os.environ, log) for log in logs]
     while not all(log.read_text() for log in logs):
         time.sleep(0.02)
     began = time.monotonic()
-    close_all(every)
+    close_all(every, 1.0)
     assert time.monotonic() - began < 1.8
     assert [child.process.returncode for child in every] == [-signal.SIGKILL] * 2
 

@@ -21,6 +21,7 @@ from protofed.engines.wire import SITE_NAME
 
 LOOK = 0.5  # seconds between two looks at the processes
 RETRY = 5.0  # seconds before a process that has ended is started again
+LEAVE = 3.0  # seconds; a SuperNode signs off at once, and then only tidies up
 PID = "join.pid"
 
 
@@ -46,7 +47,7 @@ def join(site: Site) -> None:
             raise SystemExit(130) from None
         finally:
             say(f"leaving {site.server} ...")
-            close_all(children.values())
+            close_all(children.values(), LEAVE)
 
 
 def _busy(site: Site) -> str:

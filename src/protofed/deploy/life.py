@@ -90,13 +90,13 @@ class Child:
             self.life = -1
 
 
-def close_all(children: Iterable[Child]) -> None:
+def close_all(children: Iterable[Child], longest: float = LONGEST_END) -> None:
     """End processes and all they have started at the same time, by force if need be."""
     every = list(children)
     for child in every:
         if child.running:
             child.process.terminate()
-    end = time.monotonic() + LONGEST_END
+    end = time.monotonic() + longest
     for child in every:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.process.wait(max(0.0, end - time.monotonic()))
