@@ -85,14 +85,14 @@ def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
                 if what == "node":
                     watch.ended(code)
                 else:
-                    watch.tell(f"the worker ended (exit code {code}, see {what}.log); starting it")
+                    watch.tell(f"the worker ended (exit code {code}, see {what}.log); trying again")
                 child.close()
                 del children[what]
                 ended[what] = monotonic()
             if monotonic() - ended.get(what, -RETRY) >= RETRY:
-                children[what] = _start(what, site, socket)
                 if what == "node":
                     watch.begin()
+                children[what] = _start(what, site, socket)
         watch.look()
         nap(LOOK)
 
