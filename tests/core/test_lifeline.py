@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,10 @@ import pytest
 from protofed.core.lifeline import deaf_children
 
 ASK = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+WAIT = (
+    "import sys, time; from protofed.core.lifeline import end_with_the_pipe; "
+    "end_with_the_pipe(int(sys.argv[1])); time.sleep(60)"
+)
 
 
 def test_children_are_born_deaf_to_ctrl_c_and_the_parent_hears_it_afterwards() -> None:
@@ -25,3 +30,14 @@ def test_children_are_born_deaf_to_ctrl_c_and_the_parent_hears_it_afterwards() -
         interrupted()
     assert told == ["True\n"]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_child_ends_when_the_pipe_of_its_parent_is_closed(leads: bool) -> None:
+    life, held = os.pipe()
+    words = [sys.executable, "-c", WAIT, str(life)]
+    child = subprocess.Popen(words, pass_fds=[life], start_new_session=leads)
+    os.close(life)
+    assert child.poll() is None
+    os.close(held)
+    assert child.wait(60) == (-signal.SIGKILL if leads else 1)

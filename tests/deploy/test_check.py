@@ -21,8 +21,10 @@ from PIL import Image
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from protofed.cli.checking import run_check
-from protofed.deploy.check import Line, check, show
+from protofed.deploy.check import Line, show
+from protofed.deploy.check import check as look
 from protofed.deploy.keys import make
+from protofed.deploy.own import Site
 from tests.deploy.flower import Guarded, free_port
 
 
@@ -39,6 +41,11 @@ def images(tmp_path: Path) -> Path:
 def keys(tmp_path: Path) -> Path:
     make(tmp_path / "keys", "localhost", ["north"])
     return tmp_path / "keys" / "north"
+
+
+def check(address: str, keys: Path | None, data: Path, home: Path) -> list[Line]:
+    """What a site called north finds."""
+    return look(Site(address, "north", data, home, keys))
 
 
 @contextmanager
@@ -90,7 +97,7 @@ def test_all_is_well_at_a_registered_site(
     assert {"address", "clock", "key", "disk", "memory", "write"} <= told.keys()
     assert not (tmp_path / "home").exists()
     with pytest.raises(typer.Exit) as ended:
-        run_check(address, site, images, tmp_path / "home", as_json=True)
+        run_check(Site(address, "north", images, tmp_path / "home", site), as_json=True)
     assert ended.value.exit_code == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == [line.name for line in lines]
@@ -189,6 +196,37 @@ def test_images_are_looked_at(keys: Path, images: Path) -> None:
     assert by_name(check("localhost:1", keys, images / "owl", images))["data"] is False
 
 
+def test_a_folder_with_all_sites_images_is_told_with_the_one_to_give(
+    keys: Path, images: Path, tmp_path: Path
+) -> None:
+    every = tmp_path / "every"
+    every.mkdir()
+    (every / "north").symlink_to(images)
+    text = show(check("localhost:1", keys, every, tmp_path))
+    assert f"-> it holds the images of several sites: give --data {every / 'north'}" in text
+    (every / "north").rename(every / "south")
+    text = show(check("localhost:1", keys, every, tmp_path))
+    assert "-> write class/image" in text
+    assert "domain/" not in text
+
+
+def test_keys_of_another_site_fail(keys: Path, images: Path) -> None:
+    lines = look(Site("localhost:1", "south", images, images, keys))
+    assert by_name(lines)["key"] is False
+    assert "are those of site north, not of south" in show(lines)
+
+
+def test_a_policy_is_read_and_told(keys: Path, images: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("min_examples = 6\n")
+    text = show(look(Site("localhost:1", "north", images, images, keys, policy)))
+    assert "prototypes: of 6 examples or more" in text
+    assert "fewer than 6 images of dog" in text
+    policy.write_text("min_example = 6\n")
+    lines = look(Site("localhost:1", "north", images, images, keys, policy))
+    assert by_name(lines)["policy"] is False
+
+
 def test_keys_for_another_server_are_told(keys: Path, images: Path) -> None:
     assert "was made for the server at localhost:8443, not for localhost:1" in show(
         check("localhost:1", keys, images, images)
@@ -198,5 +236,5 @@ def test_keys_for_another_server_are_told(keys: Path, images: Path) -> None:
 
 def test_a_failure_is_the_exit_code(keys: Path, images: Path) -> None:
     with pytest.raises(typer.Exit) as ended:
-        run_check(f"localhost:{free_port()}", keys, images, images)
+        run_check(Site(f"localhost:{free_port()}", "north", images, images, keys))
     assert ended.value.exit_code == 1

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.deploy.join import Site, join
+from protofed.deploy.join import join
+from protofed.deploy.own import Site
 from protofed.deploy.serve import find
 from tests.cli.conftest import Cli
 

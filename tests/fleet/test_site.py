@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,3 +133,54 @@ def test_no_name_of_a_file_leaves_a_site(
     for answer in (described, failed):
         assert b"jane" not in pack(answer)
         assert b"private-place" not in pack(answer)
+
+
+def test_no_name_of_a_file_leaves_a_site_that_is_called_as_a_class(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(images / "site-a", own)
+    (own / "cat" / "jane-doe.png").write_text("no image")
+    desk = Desk("cat", own, tmp_path / "home", Policy(min_examples=1))
+    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
+    for _ in range(2):
+        assert b"jane" not in pack(told(desk, Ask("describe", about)))
+    (line,) = capsys.readouterr().out.splitlines()  # once
+    assert line.startswith(f"1 files of {own} are skipped: cat/jane-doe.png (not an image")
+
+
+def test_a_run_and_its_rounds_are_told_at_the_site(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask, desk = first_ask(images, tmp_path), desks(images, tmp_path)["site-a"]
+    for number in (0, 0, 1):  # a repeated question is not trained for again
+        told(desk, replace(ask, round=number))
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "run abababab: SCAFFOLD, 2 rounds"
+    assert [line.split(" in ")[0] for line in said[1:]] == [
+        "run abababab: round 1 of 2: trained",
+        "run abababab: round 2 of 2: trained",
+    ]
+
+
+def test_a_refused_run_is_told_at_the_site_with_the_reason(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = Desk("site-a", images / "site-a", tmp_path, Policy(methods=("fpl",)))
+    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
+    fault = told(desk, Ask("describe", about)).fault
+    assert "does not allow fedavg" in fault
+    assert capsys.readouterr().out == f"a new run: refused: {fault}\n"
+
+
+def test_a_site_works_on_where_nobody_reads_what_it_says(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, desk = first_ask(images, tmp_path), desks(images, tmp_path)["site-a"]
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        answer = told(desk, ask)
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    assert answer.fault == ""

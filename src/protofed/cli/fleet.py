@@ -54,19 +54,24 @@ def join(
         bool, typer.Option("--check", help="Look at everything that is needed, and join nothing.")
     ] = False,
     home: Home = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --check: print what was found as JSON.")
+    ] = False,
 ) -> None:
     """Take part in a federation with the images of this site, which never leave it."""
     _needs_flower()
-    from protofed.deploy.join import Site
+    from protofed.cli.checking import run_check
     from protofed.deploy.join import join as take_part
+    from protofed.deploy.own import Site
     from protofed.deploy.serve import state_folder
 
+    if as_json and not check:
+        raise typer.BadParameter("--json goes with --check alone: joining prints lines")
     place = _full(home) or state_folder(f"site-{name}")
+    site = Site(server, name, data.expanduser().resolve(), place, _full(keys), _full(policy))
     if check:
-        from protofed.cli.checking import run_check
-
-        run_check(server, _full(keys), data.resolve(), place)
-    take_part(Site(server, name, data.resolve(), place, _full(keys), _full(policy)))
+        run_check(site, as_json)
+    take_part(site)
 
 
 def submit(

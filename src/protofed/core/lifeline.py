@@ -26,6 +26,21 @@ def end_with_the_parent() -> None:
     threading.Thread(target=_wait, daemon=True).start()
 
 
+def end_with_the_pipe(life: int) -> None:
+    """In a child: let it end when the other end of a pipe, which its parent holds, is closed.
+
+    If it leads a group of processes, all of these end with it.
+    """
+
+    def wait() -> None:
+        os.read(life, 1)  # nobody writes: this ends when the parent has, however it did
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def _wait() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:

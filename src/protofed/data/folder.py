@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
 from protofed.data import archive
@@ -13,7 +14,7 @@ from protofed.data.archive import Archive
 from protofed.data.benchmark import Domain
 from protofed.data.entry import Entry
 from protofed.data.layout import layout, one_domain
-from protofed.data.packing import Pack, packed, packed_layout
+from protofed.data.packing import Pack, packed, packed_layout, split_note
 from protofed.data.partition import Equal
 
 
@@ -70,22 +71,31 @@ def folder_entry(root: Path, strict: bool = False) -> FolderEntry:
     )
 
 
-def own_domain(root: Path, name: str, side: int) -> tuple[Domain, tuple[str, ...]]:
-    """A folder that is one domain by itself, class/image, and its classes.
+class Own(NamedTuple):
+    """A folder that is one domain by itself; of the three, only `skipped` names files."""
+
+    domain: Domain
+    classes: tuple[str, ...]
+    skipped: dict[str, str]  # by file: why it cannot be used
+
+
+def own_domain(root: Path, name: str, side: int) -> Own:
+    """A folder class/image.
 
     The images, their order and their split are those of that domain in a folder of several.
     """
     place = root.expanduser().resolve()
     found = one_domain(place, name)
 
-    def read(fresh: bool) -> Domain:
-        return _read(packed_layout(found, place / f"domain={name}", side, fresh), name)
+    def read(fresh: bool) -> Own:
+        pack = packed_layout(found, place / f"domain={name}", side, fresh)
+        domain = _read(pack, name)._replace(note=split_note(found, name))
+        return Own(domain, found.classes, pack.skipped)
 
     try:
-        domain = read(fresh=False)
+        return read(fresh=False)
     except ProtofedError:  # a damaged pack is made again; what is wrong with the images stays
-        domain = read(fresh=True)
-    return domain, found.classes
+        return read(fresh=True)
 
 
 def one_client_each(domains: Sequence[str]) -> Equal:

@@ -99,7 +99,7 @@ def layout(root: Path) -> Layout:
             f"{shown(root)} holds splits ({', '.join(path.name for path in domains)}) where its "
             f"domains should be, so that test images would be trained on\n{_HOW}"
         )
-    shelves = {path.name: _parts(path) for path in domains}
+    shelves = {path.name: _parts(path, _HOW) for path in domains}
     found = Layout(root, shelves)
     _check_names(found)
     return found
@@ -109,7 +109,7 @@ def one_domain(root: Path, name: str) -> Layout:
     """Look at a folder that is one domain by itself: class/image, or split/class/image."""
     if not root.is_dir():
         raise ProtofedError(f"the folder of images {shown(root)} is not there, or is no folder")
-    found = Layout(root, {name: _parts(root)})
+    found = Layout(root, {name: _parts(root, _HOW_ALONE)})
     _check_names(found)
     return found
 
@@ -118,9 +118,13 @@ _HOW = (
     "write domain/class/image, e.g. photo/dog/1.jpg, or domain/split/class/image with the splits "
     "train and test (and val)"
 )
+_HOW_ALONE = (
+    "write class/image, e.g. dog/1.jpg, or split/class/image with the splits train and test "
+    "(and val)"
+)
 
 
-def _parts(domain: Path) -> dict[str, list[Path]]:
+def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
     """The class folders of a domain by part, where it has splits; else all under ""."""
     folders = _folders(domain)
     inner = {folder: _folders(folder) for folder in folders}
@@ -130,10 +134,10 @@ def _parts(domain: Path) -> dict[str, list[Path]]:
         if deep and not any(_holds_files(folder) for folder in folders):
             raise ProtofedError(
                 f"{shown(domain)} holds folders in folders ({shown(deep[0])}, ...) but no split of "
-                f"a known name\n{_HOW}"
+                f"a known name\n{how}"
             )
         if not folders:
-            raise ProtofedError(f"{shown(domain)} holds no class folders; {_HOW}")
+            raise ProtofedError(f"{shown(domain)} holds no class folders\n{how}")
         return {"": folders}
     others = [shown(folder.name) for folder in folders if folder not in splits]
     if others:

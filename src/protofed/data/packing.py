@@ -154,12 +154,18 @@ def _write(made: Path, found: Layout, parts: Parts, skipped: dict[str, str], sid
 def _note(found: Layout, domain: str, skipped: dict[str, str]) -> str:
     """What a reader of a domain's scores must know."""
     mine = [f"{n} ({why})" for n, why in skipped.items() if n.startswith(f"{shown(domain)}/")]
+    notes = [split_note(found, domain)]
+    if mine:
+        notes.append(f"{len(mine)} files skipped: {'; '.join(mine)}")
+    return "; ".join(filter(None, notes))
+
+
+def split_note(found: Layout, domain: str) -> str:
+    """How a domain's images came to be for training or for tests; names no file."""
     parts = found.shelves[domain]
     notes = []
     if "test" not in parts:
         notes.append(f"split by protofed, {TEST_SHARE:.0%} of each class to test")
     if "val" in parts:
         notes.append("its val images were added to its training images")
-    if mine:
-        notes.append(f"{len(mine)} files skipped: {'; '.join(mine)}")
     return "; ".join(notes)

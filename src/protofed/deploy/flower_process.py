@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from importlib import import_module
 
-from protofed.deploy.life import end_with_the_parent
+from protofed.core.lifeline import end_with_the_pipe
 
 LOOK = 0.5  # seconds
 HEARTBEAT = 12  # seconds; who misses two of them is gone. Flower's own 30 cannot be set
@@ -61,7 +61,7 @@ def main() -> None:
     """``flower_process NAME ARGUMENTS... --life HANDLE``."""
     _, name, *rest = sys.argv
     *arguments, _, life = rest
-    end_with_the_parent(int(life))
+    end_with_the_pipe(int(life))
     end_with_a_child()
     if name == "supernode":
         look_more_often()

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import NamedTuple, NoReturn
+from time import monotonic
+from time import sleep as nap
 
 from protofed.core.errors import ProtofedError
-from protofed.deploy.life import Child, flower_environment
+from protofed.core.lock import alone
+from protofed.deploy.life import Child, close_all, flower_environment, stop_on_sigterm
+from protofed.deploy.lines import say, some
+from protofed.deploy.node import NodeWatch
+from protofed.deploy.own import Images, Site, check_keys, look_at_images
 from protofed.deploy.policy import read_policy
 from protofed.deploy.serve import LOCAL, free_port
 from protofed.engines.wire import SITE_NAME
-from protofed.experiment.rundir import RunDir
 
 LOOK = 0.5  # seconds between two looks at the processes
 RETRY = 5.0  # seconds before a process that has ended is started again
-
-
-class Site(NamedTuple):
-    """A site that joins a federation."""
-
-    server: str  # HOST:PORT
-    name: str
-    data: Path
-    home: Path
-    keys: Path | None = None
-    policy: Path | None = None
+LEAVE = 3.0  # seconds; a SuperNode signs off at once, and then only tidies up
+PID = "join.pid"
 
 
 def join(site: Site) -> None:
@@ -40,23 +31,49 @@ def join(site: Site) -> None:
     A SuperNode exits for good when it is refused, as it is after a crash until the server has
     noticed that it was gone; so it is tried again and again.
     """
-    _check(site)
+    images = _check(site)
     site.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _on_signals()
+    stop_on_sigterm()
     with (
-        RunDir(site.home).locked(),
+        alone(site.home, _busy(site)),
         tempfile.TemporaryDirectory(prefix="protofed-") as place,  # a socket's path must be short
     ):
-        socket = Path(place) / "worker.sock"
+        (site.home / PID).write_text(str(os.getpid()))
+        _introduce(site, images)
         children: dict[str, Child] = {}
         try:
-            _supervise(site, socket, children)
+            _supervise(site, Path(place) / "worker.sock", children)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
         finally:
-            for child in children.values():
-                child.close()
+            say(f"leaving {site.server} ...")
+            close_all(children.values(), LEAVE)
+
+
+def _busy(site: Site) -> str:
+    """What a second `join` at the same place is told."""
+    record = site.home / PID
+    number = record.read_text() if record.exists() else ""
+    pid = f", process {number}" if number.isdecimal() else ""
+    return (
+        f"site {site.name} has joined on this machine already ({site.home}{pid})\n"
+        f"stop that one first; for another site give another --name, or another --home"
+    )
+
+
+def _introduce(site: Site, images: Images) -> None:
+    """Say what is about to happen."""
+    many = f"{len(images.good)} images of {len(images.classes)} classes"
+    say(f"joining {site.server} as {site.name}: {many} from {site.data}")
+    if images.bad:
+        say(f"{len(images.bad)} files there are no readable images: {some(images.bad)}")
+    source = site.policy or "none given, so the default"
+    say(f"policy ({source}): {'; '.join(read_policy(site.policy).words())}")
 
 
 def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
+    watch = NodeWatch(site.server, site.name, site.home / "node.log")
+    watch.probe()
     ended: dict[str, float] = {}
     while True:
         for what in ("worker", "node"):
@@ -65,13 +82,19 @@ def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
                 continue
             if child:
                 code = child.process.returncode
-                print(f"{what} ended (exit code {code}), starting it again", flush=True)
+                if what == "node":
+                    watch.ended(code)
+                else:
+                    watch.tell(f"the worker ended (exit code {code}, see {what}.log); trying again")
                 child.close()
                 del children[what]
-                ended[what] = time.monotonic()
-            if time.monotonic() - ended.get(what, -RETRY) >= RETRY:
+                ended[what] = monotonic()
+            if monotonic() - ended.get(what, -RETRY) >= RETRY:
+                if what == "node":
+                    watch.begin()
                 children[what] = _start(what, site, socket)
-        time.sleep(LOOK)
+        watch.look()
+        nap(LOOK)
 
 
 def _start(what: str, site: Site, socket: Path) -> Child:
@@ -80,7 +103,8 @@ def _start(what: str, site: Site, socket: Path) -> Child:
         **flower_environment(site.home),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-    return Child([sys.executable, "-m", *command], env, site.home / f"{what}.log")
+    words, log = [sys.executable, "-m", *command], site.home / f"{what}.log"
+    return Child(words, env, log, speaks=what == "worker")
 
 
 def _worker(site: Site, socket: Path) -> list[str]:
@@ -108,26 +132,19 @@ def _node(site: Site, socket: Path) -> list[str]:
     ]
 
 
-def _check(site: Site) -> None:
+def _check(site: Site) -> Images:
+    """Tell what is wrong here, and not by processes that end again and again; what images are."""
     host = site.server.rpartition(":")[0]
     if not host or not site.server.rpartition(":")[2].isdigit():
         raise ProtofedError(f"write the server as HOST:PORT, got {site.server}")
     if not SITE_NAME.fullmatch(site.name):
         raise ProtofedError(f"--name {site.name}: write letters, digits, - and _, at most 40")
-    if site.keys is None and host not in (LOCAL, "localhost"):
+    if site.keys:
+        check_keys(site.keys, site.name)
+    elif host not in (LOCAL, "localhost"):
         raise ProtofedError(
             f"{host} is another machine: give --keys, the folder that the coordinator made for "
             f"{site.name} with `protofed keys`"
         )
-    if not site.data.is_dir():
-        raise ProtofedError(f"--data {site.data}: no such folder; it must hold class/image")
-    read_policy(site.policy)  # a fault of it is told here, not by a process that ends at once
-
-
-def _on_signals() -> None:
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        with suppress(ValueError):
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, stop)
+    read_policy(site.policy)
+    return look_at_images(site.data, site.name)

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 LONGEST_END = 5.0  # seconds that a process has to end by itself
 OFFLINE = {
@@ -30,22 +32,29 @@ def flower_environment(home: Path) -> dict[str, str]:
     return {**os.environ, **OFFLINE, "PATH": path, "FLWR_HOME": str(home / "flwr")}
 
 
-def end_with_the_parent(life: int) -> None:
-    """End this process, and those it has started, when the other end of a pipe is closed."""
+def stop_on_sigterm() -> None:
+    """Let SIGTERM end this process as a normal exit would, so that what it holds is closed."""
 
-    def wait() -> None:
-        os.read(life, 1)
-        if os.getpgid(0) == os.getpid():
-            os.killpg(0, signal.SIGKILL)
-        os._exit(1)
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise SystemExit(0)
 
-    threading.Thread(target=wait, daemon=True).start()
+    signal.signal(signal.SIGTERM, stop)
 
 
 class Child:
-    """A process in a group of its own that ends with this one."""
+    """A process in a group of its own that ends with this one.
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path | None = None):
+    What it says goes to its log; one that `speaks` says it here, and only its faults go there.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path | None = None,
+        speaks: bool = False,
+    ):
         life, self.life = os.pipe()
         stream = log.open("ab") if log else None
         try:
@@ -54,7 +63,7 @@ class Child:
                 env=env,
                 pass_fds=[life],
                 stdin=subprocess.DEVNULL,
-                stdout=stream,
+                stdout=None if speaks else stream,
                 stderr=stream,
                 start_new_session=True,
             )
@@ -70,13 +79,25 @@ class Child:
 
     def close(self) -> None:
         """End it and all it has started, by force if need be."""
-        if self.running:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(LONGEST_END)
+        close_all([self])
+
+    def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self.life >= 0:
             os.close(self.life)
             self.life = -1
+
+
+def close_all(children: Iterable[Child], longest: float = LONGEST_END) -> None:
+    """End processes and all they have started at the same time, by force if need be."""
+    every = list(children)
+    for child in every:
+        if child.running:
+            child.process.terminate()
+    end = time.monotonic() + longest
+    for child in every:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(max(0.0, end - time.monotonic()))
+        child._kill()

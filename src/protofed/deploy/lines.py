@@ -1,10 +1,13 @@
-"""What was looked at, a line each."""
+"""What people are told: a line for each thing that was looked at, or that happened."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from protofed.core.errors import printable
+
+MOST_NAMED = 5
 
 
 class Line(NamedTuple):
@@ -26,3 +29,15 @@ def show(lines: list[Line]) -> str:
         if line.fix and not line.ok:
             shown.append(printable(f"{'':<5} {'':<{wide}}  -> {line.fix}"))
     return "\n".join(shown)
+
+
+def say(text: str) -> None:
+    """A line at once; work goes on where nobody reads it, as after `join | head`."""
+    with suppress(OSError, ValueError):
+        print(printable(text), flush=True)
+
+
+def some(names: list[str] | tuple[str, ...]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

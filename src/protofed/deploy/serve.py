@@ -13,12 +13,11 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from protofed.core.disk import write_json, write_whole
 from protofed.core.errors import ProtofedError
-from protofed.deploy.life import Child, flower_environment
+from protofed.deploy.life import Child, flower_environment, stop_on_sigterm
 from protofed.experiment.rundir import RunDir, read_json
 
 LOCAL = "127.0.0.1"
@@ -49,7 +48,7 @@ def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
     env = flower_environment(home)
     command = [sys.executable, "-m", "protofed.deploy.flower_process", "superlink"]
     options = ["--host", LOCAL, "--port", str(port), "--disable-runtime-dependency-installation"]
-    _on_signals()
+    stop_on_sigterm()
     words = [*command, *options, *_tls(own)]
     with RunDir(home).locked(), closing(Child(words, env, home / "superlink.log")) as link:
         found = Server(port, str(own / "ca.crt") if own else "", _names(own))
@@ -63,13 +62,6 @@ def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
             _stand(link, own, listen, found)
         finally:
             (home / RECORD).unlink(missing_ok=True)
-
-
-def _on_signals() -> None:
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, stop)
 
 
 def _tls(own: Path | None) -> list[str]:

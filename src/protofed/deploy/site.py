@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from protofed.core.tally import tally
 from protofed.core.threads import torch_threads
 from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.folder import own_domain
+from protofed.deploy.lines import say, some
 from protofed.deploy.policy import Policy
 from protofed.deploy.store import Kept, Store
 from protofed.engines.base import attempt
@@ -39,11 +41,16 @@ class Seat(NamedTuple):
 
 
 class Desk:
-    """Answers one question at a time; what it must remember lies in files below `home`."""
+    """Answers one question at a time; what it must remember lies in files below `home`.
+
+    What happens is said on stdout, for who has let this site join; names of files only there.
+    """
 
     def __init__(self, name: str, data: Path, home: Path, policy: Policy):
         self.name, self.data, self.home, self.policy = name, data, home, policy
         self.seats: dict[str, Seat] = {}  # the newest alone
+        self.runs: set[str] = set()  # that were told of
+        self.skipped: dict[str, str] = {}  # files that were told of
 
     def answer(self, letter: bytes) -> bytes:
         """A packed answer to a packed question; faults are answers too."""
@@ -61,9 +68,11 @@ class Desk:
                 raise ProtofedError(f"unknown question '{printable(ask.what, 20)}'")
             return pack(work[ask.what](ask))
         except ProtofedError as fault:
+            say(f"{_title(ask)}refused: {fault}")
             return pack(answer_to(ask, fault=str(fault)))
         except Exception as fault:  # its words may hold names of files, so they stay here
             traceback.print_exc()
+            say(f"{_title(ask)}{type(fault).__name__}, see {self.home / 'worker.log'}")
             return pack(answer_to(ask, fault=f"{type(fault).__name__}, see {LOG}"))
 
     def _hello(self, ask: Ask) -> Answer:
@@ -92,10 +101,16 @@ class Desk:
     def _images(self, side: int) -> tuple[Domain, tuple[str, ...]]:
         """This site's images; what is wrong with them is for its own log alone."""
         try:
-            return own_domain(self.data, self.name, side)
+            domain, classes, skipped = own_domain(self.data, self.name, side)
         except ProtofedError as fault:
             print(f"error: {fault}", file=sys.stderr, flush=True)
+            say(f"the images cannot be used: {fault}")
             raise ProtofedError(f"its images cannot be used, see {LOG}") from fault
+        if skipped and skipped != self.skipped:
+            names = some([f"{name} ({why})" for name, why in skipped.items()])
+            say(f"{len(skipped)} files of {self.data} are skipped: {names}")
+        self.skipped = skipped
+        return domain, classes
 
     def _check(self, method: AnyMethod, rounds: int) -> None:
         if reason := self.policy.allows(method, rounds):
@@ -113,6 +128,10 @@ class Desk:
                 raise ProtofedError("its classes are not those that were agreed on")
             place = place_of(experiment, classes, sizes, domain)
             self.seats = {ask.brief: Seat(experiment, *place)}
+            if ask.run not in self.runs:
+                self.runs.add(ask.run)
+                label = experiment.method.about.label
+                say(f"{_title(ask)}{label}, {experiment.rounds} rounds")
         return self.seats[ask.brief]
 
     def _train(self, ask: Ask) -> Answer:
@@ -126,10 +145,12 @@ class Desk:
         if before is None or before.asked != asked:
             last = store.before(ask)
             state = last.state if last else method.init_client(site)
+            began = time.monotonic()
             with torch_threads(seat.experiment.threads):
                 reply, after = attempt(method, site, ask.inbox, state, ask.step)
             before = Kept(asked, self.policy.filtered(reply), after)
             store.keep(ask, before)
+            _tell_trained(ask, reply.fault, time.monotonic() - began)
         return answer_to(ask, reply=before.reply)
 
     def _score(self, ask: Ask) -> Answer:
@@ -141,3 +162,14 @@ class Desk:
         state = last.state if last else method.init_client(site)
         with torch_threads(seat.experiment.threads):
             return answer_to(ask, told=tallies_to(tally(method, site, ask.inbox, state, seat.test)))
+
+
+def _title(ask: Ask) -> str:
+    """The run that a line is about; one that is only asked about has no name yet."""
+    return f"run {ask.run[:8]}: " if ask.run else "a new run: "
+
+
+def _tell_trained(ask: Ask, fault: str, seconds: float) -> None:
+    leg = f", exchange {ask.leg + 1}" if ask.leg else ""
+    how = fault or f"trained in {seconds:.1f} s"
+    say(f"{_title(ask)}round {ask.round + 1} of {ask.rounds}{leg}: {how}")

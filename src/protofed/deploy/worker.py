@@ -11,8 +11,8 @@ from pathlib import Path
 
 from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError
+from protofed.core.lifeline import end_with_the_pipe
 from protofed.deploy.hatch import listener
-from protofed.deploy.life import end_with_the_parent
 from protofed.deploy.policy import read_policy
 from protofed.deploy.site import Desk
 
@@ -23,7 +23,7 @@ def main() -> None:
     for name in ("name", "data", "home", "socket", "policy", "life"):
         parser.add_argument(f"--{name}", required=name != "policy")
     given = parser.parse_args()
-    end_with_the_parent(int(given.life))
+    end_with_the_pipe(int(given.life))
     keep_memory()
     policy = read_policy(Path(given.policy) if given.policy else None)
     desk = Desk(given.name, Path(given.data), Path(given.home), policy)

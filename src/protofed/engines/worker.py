@@ -6,10 +6,8 @@ the caller's script a second time.
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,6 +21,7 @@ import torch
 
 from protofed.core import tree
 from protofed.core.allocator import keep_memory
+from protofed.core.lifeline import end_with_the_pipe
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.site import ClientId, Dataset, Site, Step
@@ -195,16 +194,10 @@ def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
         return told
 
 
-def _end_with_the_parent(life: int) -> None:
-    """Nobody writes into this pipe: reading ends when the parent has ended, however it did."""
-    os.read(life, 1)
-    os._exit(1)
-
-
 def main() -> None:
     """Work with the handles that the command line names."""
     handles = Handles(*map(int, sys.argv[1:]))
     keep_memory()
-    threading.Thread(target=_end_with_the_parent, args=(handles.life,), daemon=True).start()
+    end_with_the_pipe(handles.life)
     with suppress(EOFError, OSError):  # the parent has gone, perhaps in mid-message
         Bench(handles).serve()
