@@ -21,6 +21,7 @@ from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Lost, Post
 from protofed.engines.wire import Answer, Ask
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
 from protofed.experiment.remote import (
@@ -32,7 +33,7 @@ from protofed.experiment.remote import (
     experiment_of,
     tests_of,
 )
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import Note, Run, Tell, default_folder
 from protofed.experiment.spec import Experiment
 

@@ -19,7 +19,8 @@ from typing import NamedTuple, NoReturn
 from protofed.core.disk import write_json, write_whole
 from protofed.core.errors import ProtofedError
 from protofed.deploy.life import Child, flower_environment
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.checkpoint import read_json
+from protofed.experiment.rundir import RunDir
 
 LOCAL = "127.0.0.1"
 RECORD = "serve.json"

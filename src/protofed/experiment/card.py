@@ -12,11 +12,12 @@ from typing import Any
 
 from protofed.core.disk import sha256, size, write_whole
 from protofed.core.errors import ProtofedError, printable
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import method_name
 from protofed.experiment.evaluate import Scores
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.result import Result, read_result
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 from protofed.methods import METHODS
 

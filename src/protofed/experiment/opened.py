@@ -16,9 +16,10 @@ from protofed.core.model import Model
 from protofed.core.site import ClientId, Dataset, Site
 from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
+from protofed.experiment.checkpoint import Checkpoint, load_server
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.parse import recorded
-from protofed.experiment.rundir import Checkpoint, RunDir, load_server
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
 

@@ -20,6 +20,7 @@ from protofed.data.folder import FolderEntry
 from protofed.data.parts import Part, PartRecord
 from protofed.experiment.environment import environment
 from protofed.experiment.federation import (
+    NOTHING,
     Declared,
     Federation,
     build_nets,
@@ -144,14 +145,10 @@ def brief_of(experiment: Experiment, offers: Sequence[Offer]) -> str:
 def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
     """The federation as its coordinator sees it: sites with names and sizes, and no image."""
     classes = agreed_classes(offers)
-    side = experiment.data.side
-    nothing = Dataset(
-        torch.zeros(0, side, side, 3, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
-    )
-    domains = tuple(Domain(name, nothing, nothing) for name in experiment.data.domains)
+    domains = tuple(Domain(name, NOTHING, NOTHING) for name in experiment.data.domains)
     nets = build_nets(experiment, len(classes))
     sizes = sizes_of(experiment, offers)
-    server = server_site(experiment, COLOURS, len(classes), nothing, nets[0], sizes)
+    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
     clients = clients_of(experiment)
     sites = {
         client: replace(server, id=client, domain=name, net=nets[client % len(nets)])
@@ -163,7 +160,7 @@ def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
         public={},
         server=server,
         sites=sites,
-        tests=dict.fromkeys(experiment.data.domains, nothing),
+        tests=dict.fromkeys(experiment.data.domains, NOTHING),
         notices=[*cautions(experiment, nets), *left_out_note(experiment), *_notes(offers)],
         declared=_declared(clients, offers),
     )
@@ -215,8 +212,7 @@ def place_of(
     """What a site needs to train and to score as the client of its name would locally."""
     ids = {name: client for client, name in clients_of(experiment).items()}
     nets = build_nets(experiment, len(classes))
-    nothing = own.train.rows(torch.arange(0))
-    server = server_site(experiment, COLOURS, len(classes), nothing, nets[0], sizes)
+    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
     if own.name not in ids:
         return Place(server, None, own.test if experiment.validation is None else own.train)
     client = ids[own.name]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from protofed.core.errors import ProtofedError
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.evaluate import Evaluation, Scores, last_five, rules
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 
 
 def marked(domain: str, unseen: str | None) -> str:
