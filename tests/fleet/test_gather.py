@@ -9,25 +9,11 @@ import pytest
 
 from protofed.core.disk import write_json
 from protofed.core.errors import ProtofedError
-from protofed.deploy.coordinate import RECORD, gather
+from protofed.deploy.coordinate import gather
 from protofed.deploy.job import Job
 from protofed.deploy.policy import Policy
-from tests.fleet.desks import SITES, SPEC, Walking, desks, offers
-
-
-class Known(Walking):
-    """A postman who also knows who is online."""
-
-    here: tuple[str, ...] = SITES
-
-    def online(self) -> dict[str, int]:
-        """Some of the sites."""
-        return {name: number for number, name in enumerate(self.here)}
-
-
-def job(folder: Path, **more: Any) -> Job:
-    given = {"sites": SITES, "count": 0, "deadline": 9.0, "wait": 0.1, "resume": False, **more}
-    return Job(spec=SPEC, here=str(folder), out="out", **given)
+from protofed.experiment.submitted import RECORD
+from tests.fleet.desks import SITES, Known, desks, job, offers
 
 
 def asked(post: Known, work: Job) -> list[str]:

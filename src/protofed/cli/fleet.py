@@ -98,9 +98,9 @@ def submit(
     from protofed.deploy.job import Job
     from protofed.deploy.serve import state_folder
     from protofed.deploy.submit import submit as hand_over
-    from protofed.experiment.remote import experiment_of
     from protofed.experiment.result import read_result
     from protofed.experiment.rundir import RunDir
+    from protofed.experiment.submitted import experiment_of
 
     raw, _ = raw_spec(spec, assignments or [], {})
     experiment_of(raw)  # so that a fault is told before anybody is asked

@@ -30,14 +30,13 @@ from protofed.experiment.remote import (
     brief_of,
     clients_of,
     coordinator,
-    experiment_of,
     tests_of,
 )
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import Note, Run, Tell, default_folder
 from protofed.experiment.spec import Experiment
+from protofed.experiment.submitted import RECORD, experiment_of, offers_on_record
 
-RECORD = "federation.json"
 PAUSE = 0.5
 
 
@@ -45,7 +44,7 @@ def play(post: Post, file: Path) -> None:
     """Play the run of a job; whoever submitted it hears how it goes and how it ended."""
     job, line = Job.read(file), Line(file.parent)
     try:
-        _play(post, job, line)
+        coordinate(post, job, line)
         line.tell(done=True)
     except ProtofedError as fault:
         line.tell(error=str(fault))
@@ -55,7 +54,8 @@ def play(post: Post, file: Path) -> None:
         raise
 
 
-def _play(post: Post, job: Job, line: Line) -> None:
+def coordinate(post: Post, job: Job, line: Line) -> None:
+    """Ask the sites, then play the run with them, or go on with it."""
     offers = gather(post, job)
     experiment = experiment_of(job.spec, offers)
     folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
@@ -138,11 +138,10 @@ def gather(post: Post, job: Job) -> list[Offer]:
 
 def _known(job: Job) -> dict[str, Offer]:
     """What the sites of a run that goes on have offered before."""
-    record = Path(job.here) / job.out / RECORD
-    if not job.resume or not job.out or not record.exists():
+    folder = Path(job.here) / job.out
+    if not job.resume or not job.out or not (folder / RECORD).exists():
         return {}
-    offers = [Offer(*told) for told in read_json(record)["offers"]]
-    return {offer.site: offer._replace(classes=tuple(offer.classes)) for offer in offers}
+    return {offer.site: offer for offer in offers_on_record(folder)}
 
 
 def _present(post: Post, job: Job, known: Mapping[str, Offer], least: int) -> list[str]:

@@ -15,10 +15,11 @@ from protofed.core.errors import ProtofedError, printable
 from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import method_name
 from protofed.experiment.evaluate import Scores
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import recorded
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
+from protofed.experiment.submitted import is_remote
 from protofed.methods import METHODS
 
 Rows = Sequence[Sequence[str]]
@@ -37,9 +38,7 @@ def card(folder: RunDir) -> str:
     """The card of a finished run as Markdown, from its files alone."""
     if not folder.done.exists():
         raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
-    spec = read_json(folder.path / "spec.json")
-    spec.pop("digest", None)
-    return card_of(folder, experiment_from(spec, "spec.json"))
+    return card_of(folder, recorded(folder.path))
 
 
 def card_of(folder: RunDir, experiment: Experiment) -> str:
@@ -58,10 +57,11 @@ def card_of(folder: RunDir, experiment: Experiment) -> str:
     return "\n".join(line for section in sections for line in (*section, ""))
 
 
-def once_more(folder: Path) -> str:
+def once_more(folder: Path, experiment: Experiment) -> str:
     """The command that makes a run anew, in a folder beside it."""
+    command = "submit" if is_remote(experiment) else "run --spec"
     spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(f"{folder}-again")
-    return f"protofed run --spec {spec} --out {out}"
+    return f"protofed {command} {spec} --out {out}"
 
 
 def safe(text: object) -> str:
@@ -180,7 +180,7 @@ def _repeat(
         f"Spec digest `{result.digest}`; protofed {safe(world.get('protofed', '?'))} with "
         f"{safe(versions)}. The same spec, torch and images give the same bits:",
         "",
-        f"    {printable(once_more(folder))}"
+        f"    {printable(once_more(folder, experiment))}"
         if method_name(experiment.method) in METHODS
         else "From Python, as the method is not one of protofed's own.",
     ]
