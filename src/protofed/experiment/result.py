@@ -63,7 +63,7 @@ def read_result(folder: RunDir) -> Result:
     return Result(
         folder=folder.path,
         digest=done["digest"],
-        rules=rules(len(evaluations)),
+        rules=rules(len(evaluations), [evaluation.missing for evaluation in evaluations]),
         last=newest.scores,
         last_five=last_five([evaluation.scores for evaluation in evaluations]),
         opinions=newest.opinions,
