@@ -40,11 +40,13 @@ class Walking:
         self.desks = desks
         self.lose: Callable[[str, Ask], str] = lambda name, ask: ""
         self.carried: list[Ask] = []
+        self.seconds: list[float] = []  # that each question was given
 
     def ask(
         self, letters: Mapping[str, bytes], deadline: float, least: int = 1
     ) -> dict[str, bytes | Lost]:
         """Each desk's answer."""
+        self.seconds.append(deadline)
         answers: dict[str, bytes | Lost] = {}
         for name, letter in letters.items():
             ask = unpack(letter)
@@ -59,6 +61,7 @@ class Known(Walking):
     """A postman who also knows who is online."""
 
     here: tuple[str, ...] = SITES
+    nameless = 0
 
     def online(self) -> dict[str, int]:
         """Some of the sites."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from protofed.cli.fleet import Follower
 from protofed.core.errors import ProtofedError
 from protofed.experiment.opened import open_run
 from protofed.experiment.submitted import experiment_of, offers_on_record
@@ -89,6 +90,26 @@ def test_resume_says_what_to_type_and_shows_what_is_finished(
     ended = cli("resume", begun)
     assert ended.code == 2
     assert f"protofed submit {begun}/spec.json --out {begun} --resume" in ended.err
+
+
+def test_a_finished_run_is_shown_without_server_or_sites(
+    home: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    monkeypatch.setenv("PROTOFED_HOME", str(home / "no-server"))
+    out = home / "out"
+    for more in ((), ("--resume",)):
+        ended = cli("submit", out / "spec.json", "--out", out, *more)
+        assert ended.code == 0, ended.err
+        assert "already finished" in ended.err
+        assert "site-c" in ended.out
+    other = cli("submit", out / "spec.json", "--out", out, "--set", "rounds=9")
+    assert "holds another experiment" in other.err
+    assert "no server runs here" in cli("submit", out / "spec.json", "--out", "new").err
+
+
+def test_who_submits_reads_who_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    Follower()({"waiting": "waiting for site-b\x1b (there: site-a)"})
+    assert capsys.readouterr().err == "waiting for site-b\\x1b (there: site-a)\n"
 
 
 def test_a_site_can_be_left_out_of_training() -> None:

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from protofed.core.errors import ProtofedError, printable
 from protofed.core.pack import pack, unpack
 from protofed.core.threads import torch_threads
 from protofed.deploy.job import Job, Line
+from protofed.deploy.roll import present
 from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Lost, Post
@@ -37,7 +38,7 @@ from protofed.experiment.runner import Note, Run, Tell, default_folder
 from protofed.experiment.spec import Experiment
 from protofed.experiment.submitted import RECORD, experiment_of, offers_on_record
 
-PAUSE = 0.5
+LEAST_SECONDS = 5.0  # in which a site describes itself that came at the last moment
 
 
 def play(post: Post, file: Path) -> None:
@@ -56,7 +57,7 @@ def play(post: Post, file: Path) -> None:
 
 def coordinate(post: Post, job: Job, line: Line) -> None:
     """Ask the sites, then play the run with them, or go on with it."""
-    offers = gather(post, job)
+    offers = gather(post, job, lambda words: line.tell(waiting=words))
     experiment = experiment_of(job.spec, offers)
     folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
     folder.check(experiment)
@@ -109,20 +110,22 @@ def _run_name(folder: RunDir, offers: Sequence[Offer]) -> str:
     return str(read_json(record)["run"])
 
 
-def gather(post: Post, job: Job) -> list[Offer]:
-    """What the sites offer, once all are there that must be.
+def gather(post: Post, job: Job, tell: Callable[[str], None]) -> list[Offer]:
+    """What the sites offer, once all are there that must be; `tell` is told who is waited for.
 
     A run that goes on can do so without a site that was there before, while enough are left.
     """
+    end = time.monotonic() + job.wait
     experiment, known = experiment_of(job.spec), _known(job)
-    names = _present(post, job, known, experiment.min_clients)
+    names = present(post, job, known, experiment.min_clients, tell)
     about = {
         "method": describe_method(experiment.method),
         "rounds": experiment.rounds,
         "side": experiment.data.side,
     }
     ask = Ask("describe", json.dumps(about), session=secrets.token_hex(8))
-    answers = post.ask(dict.fromkeys(names, pack(ask)), job.wait, len(names))
+    seconds = max(end - time.monotonic(), LEAST_SECONDS)
+    answers = post.ask(dict.fromkeys(names, pack(ask)), seconds, len(names))
     offers, faults = [], []
     for name in names:
         try:
@@ -130,7 +133,9 @@ def gather(post: Post, job: Job) -> list[Offer]:
         except ProtofedError as fault:
             faults.append(printable(f"{name}: {fault}"))
     if faults:
-        raise ProtofedError("not every site can take part:\n" + "\n".join(faults))
+        slow = any(isinstance(answer, Lost) for answer in answers.values())
+        hint = "\na site that reads many images for the first time needs a longer --wait" * slow
+        raise ProtofedError("not every site can take part:\n" + "\n".join(faults) + hint)
     offers += [offer for name, offer in known.items() if name not in names]
     agreed_classes(offers)
     return sorted(offers)
@@ -142,28 +147,6 @@ def _known(job: Job) -> dict[str, Offer]:
     if not job.resume or not job.out or not (folder / RECORD).exists():
         return {}
     return {offer.site: offer for offer in offers_on_record(folder)}
-
-
-def _present(post: Post, job: Job, known: Mapping[str, Offer], least: int) -> list[str]:
-    """The sites that are there, in the order of their names; waits for those that must be."""
-    end = time.monotonic() + job.wait
-    while True:
-        here = sorted(post.online())
-        wanted = [*known] or [*job.sites] or here
-        missing = [name for name in wanted if name not in here]
-        there = sorted(name for name in wanted if name in here)
-        if not missing and there and len(there) >= job.count:
-            return there
-        if time.monotonic() > end:
-            break
-        time.sleep(PAUSE)
-    if known and len(there) >= least:
-        return there
-    lacking = f"missing: {', '.join(missing)}" if missing else f"{job.count or 1} are needed"
-    raise ProtofedError(
-        f"not all sites came online within {job.wait:g} s; there: {', '.join(here) or 'none'}; "
-        f"{lacking}\nlet them run protofed join, or name those that shall take part with --sites"
-    )
 
 
 def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
