@@ -12,6 +12,7 @@ import torch
 from protofed.cli.fleet import Follower
 from protofed.core.errors import ProtofedError
 from protofed.experiment.opened import open_run
+from protofed.experiment.parse import read_spec
 from protofed.experiment.submitted import experiment_of, offers_on_record
 from protofed.product.source import take
 from tests.cli.conftest import Cli
@@ -72,7 +73,8 @@ def test_its_card_says_how_to_submit_it_again_and_its_own_spec_will_do(
     card = cli("card", out)
     assert card.code == 0
     assert card.out == (out / "card.md").read_text()
-    assert f"protofed submit {out}/spec.json --out {out}-again" in card.out
+    sites = ",".join(SITES)
+    assert f"protofed submit {out}/spec.json --sites {sites} --out {out}-again" in card.out
     on_record = json.loads((out / "spec.json").read_text())
     digest = on_record.pop("digest")
     assert experiment_of(on_record, offers_on_record(out)).digest == digest
@@ -82,14 +84,19 @@ def test_its_card_says_how_to_submit_it_again_and_its_own_spec_will_do(
 
 
 def test_resume_says_what_to_type_and_shows_what_is_finished(
-    home: Path, tmp_path: Path, cli: Cli
+    home: Path, images: Path, tmp_path: Path, cli: Cli
 ) -> None:
     assert "site-c" in cli("resume", home / "out").out
     begun = shutil.copytree(home / "out", tmp_path / "begun")
     (begun / "done").unlink()
+    shutil.rmtree(begun / "checkpoints" / "round-00002")
     ended = cli("resume", begun)
     assert ended.code == 2
     assert f"protofed submit {begun}/spec.json --out {begun} --resume" in ended.err
+    again = job(tmp_path, spec=read_spec(begun / "spec.json"), out="begun", resume=True)
+    told = submitted(Known(desks(images, tmp_path)), again)
+    assert told[0]["finished"] == 1
+    assert (begun / "scores.jsonl").read_bytes() == (home / "out" / "scores.jsonl").read_bytes()
 
 
 def test_a_finished_run_is_shown_without_server_or_sites(

@@ -59,9 +59,11 @@ def card_of(folder: RunDir, experiment: Experiment) -> str:
 
 def once_more(folder: Path, experiment: Experiment) -> str:
     """The command that makes a run anew, in a folder beside it."""
-    command = "submit" if is_remote(experiment) else "run --spec"
     spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(f"{folder}-again")
-    return f"protofed {command} {spec} --out {out}"
+    if is_remote(experiment):
+        sites = shlex.quote(",".join(experiment.data.domains))
+        return f"protofed submit {spec} --sites {sites} --out {out}"
+    return f"protofed run --spec {spec} --out {out}"
 
 
 def safe(text: object) -> str:
