@@ -17,9 +17,10 @@ from protofed.core.site import ClientId, Step
 from protofed.engines.base import Engine
 from protofed.engines.local import LocalEngine
 from protofed.experiment import runner
+from protofed.experiment.checkpoint import load_server
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.incidents import PATIENCE
-from protofed.experiment.rundir import RunDir, load_server
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import Progress, run
 from protofed.experiment.spec import Experiment
 

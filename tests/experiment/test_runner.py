@@ -11,8 +11,9 @@ from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.data.catalog import BENCHMARKS
 from protofed.engines.local import LocalEngine
+from protofed.experiment.checkpoint import load_server
 from protofed.experiment.federation import assemble
-from protofed.experiment.rundir import RunDir, load_server
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import Progress, participants, run
 from protofed.experiment.spec import Experiment
 from protofed.methods import METHODS

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.core.pack import pack, unpack
-from protofed.deploy.coordinate import offer_from
+from protofed.deploy.coordinate import coordinate, offer_from
+from protofed.deploy.job import Job
 from protofed.deploy.policy import Policy
 from protofed.deploy.site import Desk
 from protofed.engines.base import Engine
@@ -16,17 +17,11 @@ from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Lost
 from protofed.engines.wire import Answer, Ask
 from protofed.experiment.federation import Federation
-from protofed.experiment.remote import (
-    Offer,
-    brief_of,
-    clients_of,
-    coordinator,
-    experiment_of,
-    tests_of,
-)
+from protofed.experiment.remote import Offer, brief_of, clients_of, coordinator, tests_of
 from protofed.experiment.rundir import RunDir
-from protofed.experiment.runner import Note, Run, Tell
+from protofed.experiment.runner import Note, Progress, Run, Tell
 from protofed.experiment.spec import Experiment
+from protofed.experiment.submitted import experiment_of
 
 SITES = ("site-a", "site-b", "site-c")
 RUN = "ab" * 8
@@ -45,11 +40,13 @@ class Walking:
         self.desks = desks
         self.lose: Callable[[str, Ask], str] = lambda name, ask: ""
         self.carried: list[Ask] = []
+        self.seconds: list[float] = []  # that each question was given
 
     def ask(
         self, letters: Mapping[str, bytes], deadline: float, least: int = 1
     ) -> dict[str, bytes | Lost]:
         """Each desk's answer."""
+        self.seconds.append(deadline)
         answers: dict[str, bytes | Lost] = {}
         for name, letter in letters.items():
             ask = unpack(letter)
@@ -58,6 +55,47 @@ class Walking:
             reason = self.lose(name, ask)
             answers[name] = Lost(reason) if reason else answer
         return answers
+
+
+class Known(Walking):
+    """A postman who also knows who is online."""
+
+    here: tuple[str, ...] = SITES
+    nameless = 0
+
+    def online(self) -> dict[str, int]:
+        """Some of the sites."""
+        return {name: number for number, name in enumerate(self.here)}
+
+
+class Heard:
+    """Whoever submitted a run, and remembers what was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def tell(self, **what: Any) -> None:
+        """One line."""
+        self.lines.append(what)
+
+    def watch(self, progress: Progress) -> None:
+        """How far the run is."""
+        self.tell(progress=progress)
+
+
+def job(folder: Path, **more: Any) -> Job:
+    """A run of all sites into the folder `out`."""
+    given = {"sites": SITES, "count": 0, "deadline": 9.0, "wait": 0.1, "resume": False, **more}
+    return Job(**{"spec": SPEC, "here": str(folder), "out": "out", **given})
+
+
+def submitted(post: Known, work: Job) -> list[dict[str, Any]]:
+    """Play a submitted run to its end; what was told of it."""
+    carrier: Any = post
+    line: Any = Heard()
+    coordinate(carrier, work, line)
+    told: list[dict[str, Any]] = line.lines
+    return told
 
 
 def desks(data: Path, home: Path) -> dict[str, Desk]:

@@ -10,8 +10,8 @@ import pytest
 
 from protofed.core.errors import ProtofedError
 from protofed.experiment.parse import experiment_from
-from protofed.experiment.remote import experiment_of
 from protofed.experiment.runner import run
+from protofed.experiment.submitted import experiment_of
 from protofed.methods import METHODS
 from tests.experiment.conftest import quick
 from tests.fleet.desks import SPEC, Walking, desks, events, made

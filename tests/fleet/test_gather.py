@@ -9,30 +9,17 @@ import pytest
 
 from protofed.core.disk import write_json
 from protofed.core.errors import ProtofedError
-from protofed.deploy.coordinate import RECORD, gather
+from protofed.deploy import coordinate, roll
+from protofed.deploy.coordinate import gather
 from protofed.deploy.job import Job
 from protofed.deploy.policy import Policy
-from tests.fleet.desks import SITES, SPEC, Walking, desks, offers
-
-
-class Known(Walking):
-    """A postman who also knows who is online."""
-
-    here: tuple[str, ...] = SITES
-
-    def online(self) -> dict[str, int]:
-        """Some of the sites."""
-        return {name: number for number, name in enumerate(self.here)}
-
-
-def job(folder: Path, **more: Any) -> Job:
-    given = {"sites": SITES, "count": 0, "deadline": 9.0, "wait": 0.1, "resume": False, **more}
-    return Job(spec=SPEC, here=str(folder), out="out", **given)
+from protofed.experiment.submitted import RECORD
+from tests.fleet.desks import SITES, Known, desks, job, offers
 
 
 def asked(post: Known, work: Job) -> list[str]:
     carrier: Any = post
-    return [offer.site for offer in gather(carrier, work)]
+    return [offer.site for offer in gather(carrier, work, lambda words: None)]
 
 
 def test_all_who_must_be_there_are_asked(images: Path, tmp_path: Path) -> None:
@@ -60,6 +47,53 @@ def test_a_run_goes_on_without_a_site_that_has_gone(images: Path, tmp_path: Path
     post.here = ()
     with pytest.raises(ProtofedError, match="missing"):
         asked(post, job(tmp_path, resume=True))
+
+
+class Coming(Known):
+    """Sites that come one after the other, and say their names later still."""
+
+    def online(self) -> dict[str, int]:
+        """One more at each look."""
+        self.here = SITES[: len(self.here) + 1]
+        self.nameless = len(SITES) - len(self.here)
+        return super().online()
+
+
+def test_who_is_waited_for_is_told_when_that_changes(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roll, "PAUSE", 0.0)
+    post: Any = Coming(desks(images, tmp_path))
+    post.here = ()
+    told: list[str] = []
+    gather(post, job(tmp_path, wait=60), told.append)
+    assert told == [
+        "waiting for site-b, site-c (there: site-a; 2 more are connected but have not said their "
+        "names yet)",
+        "waiting for site-c (there: site-a, site-b; 1 more is connected but has not said its name "
+        "yet)",
+    ]
+
+
+def test_a_site_that_has_not_said_its_name_is_counted(images: Path, tmp_path: Path) -> None:
+    post = Known(desks(images, tmp_path))
+    post.here, post.nameless = (), 1
+    with pytest.raises(ProtofedError, match="there: none; 1 more is connected but has not said"):
+        asked(post, job(tmp_path))
+
+
+def test_waiting_and_describing_share_the_time(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinate, "LEAST_SECONDS", 0.0)
+    post = Known(desks(images, tmp_path))
+    asked(post, job(tmp_path, wait=60))
+    assert 55 < post.seconds[-1] <= 60
+    (tmp_path / "out").mkdir()
+    write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
+    post.here = SITES[:2]
+    asked(post, job(tmp_path, wait=2, resume=True))
+    assert post.seconds[-1] <= 1  # the other half went to a site that may never come
 
 
 class Strict(Policy):

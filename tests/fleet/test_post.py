@@ -115,7 +115,12 @@ def test_errors_of_flower_are_told_in_words_that_cannot_steer_a_terminal() -> No
 def test_nodes_without_a_registered_name_are_asked_and_the_newer_one_counts() -> None:
     grid = Grid(n1="(site-a)")
     post = posted(grid)
+    grid.silent = {1}
+    assert post.online() == {}
+    assert post.nameless == 1
+    grid.silent.clear()
     assert post.online() == {"site-a": 1}
+    assert post.nameless == 0
     grid.names["n2"] = "(site-a)"  # started anew; Flower has not yet missed the old one
     post.online()
     assert post.online() == {"site-a": 2}

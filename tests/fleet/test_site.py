@@ -19,7 +19,8 @@ from protofed.deploy.policy import Policy
 from protofed.deploy.site import Desk
 from protofed.deploy.store import Kept, Store
 from protofed.engines.wire import Ask
-from protofed.experiment.remote import agreed_classes, brief_of, coordinator, experiment_of
+from protofed.experiment.remote import agreed_classes, brief_of, coordinator
+from protofed.experiment.submitted import experiment_of
 from tests.fleet.desks import RUN, SPEC, Walking, desks, events, made, offers, told
 
 SESSION = "cd" * 8

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.evaluate import Scores
+from protofed.experiment.evaluate import Scores, rules
 from protofed.study.collect import Record, read_record
 from protofed.study.formats import FORMATS, footnotes, header, line
 from protofed.study.stats import Spread
@@ -108,6 +108,10 @@ def test_rows_scored_by_different_rules_are_refused(records: list[Record]) -> No
     with pytest.raises(ProtofedError, match="different rules"):
         compare([records[0], other])
     assert compare([records[0], other], rule="last").rule == "last round"
+    lacking = rules(2, [["print"], ["print"]])
+    other = records[2]._replace(result=replace(records[2].result, rules=lacking))
+    with pytest.raises(ProtofedError, match=r"last round, without print\)\nrepeat those"):
+        compare([records[0], other], rule="last")
 
 
 def test_a_run_without_a_score_has_no_difference(records: list[Record]) -> None:

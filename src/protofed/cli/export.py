@@ -23,7 +23,8 @@ def export(
     """Write a run's newest model as one file, and check that it answers as the run does.
 
     The file takes uint8 pixels and holds classes, normalisation, scores and the run's digest. It
-    is read anew and compared with the run on test images before it comes to its place.
+    is read anew and compared with the run on test images before it comes to its place; of a
+    federation across machines, whose images are at its sites, on noise.
     """
     from protofed.cli.show import echo
     from protofed.core.errors import ProtofedError
@@ -43,6 +44,6 @@ def export(
     shape = f"[N, {facts.side}, {facts.side}, 3]"
     echo(f"takes images: uint8 {shape}, red, green, blue; gives {len(facts.classes)} classes")
     echo(
-        f"read anew and compared with the run on {found.images} test images: largest difference "
-        f"{found.probabilities:.1e} in probability, {found.scores:.1e} in score"
+        f"read anew and compared with the run on {found.images} {taken.kind}: largest "
+        f"difference {found.probabilities:.1e} in probability, {found.scores:.1e} in score"
     )

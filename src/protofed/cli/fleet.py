@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
 
 if TYPE_CHECKING:
     from protofed.cli.show import Watcher
+    from protofed.deploy.job import Job
+    from protofed.experiment.rundir import RunDir
 
 Home = Annotated[
     Path | None, typer.Option(help="Folder for its files; default: below ~/.protofed.")
@@ -98,20 +99,29 @@ def submit(
 ) -> None:
     """Train with the sites that have joined; on the machine that serves."""
     _needs_flower()
-    from protofed.cli.run import raw_spec
-    from protofed.cli.show import print_result
+    from protofed.cli.run import raw_spec, show
     from protofed.deploy.job import Job
-    from protofed.deploy.serve import state_folder
-    from protofed.deploy.submit import submit as hand_over
-    from protofed.experiment.remote import experiment_of
     from protofed.experiment.result import read_result
-    from protofed.experiment.rundir import RunDir
+    from protofed.experiment.submitted import experiment_of
 
     raw, _ = raw_spec(spec, assignments or [], {})
     experiment_of(raw)  # so that a fault is told before anybody is asked
     names, count = ((), int(sites)) if sites.isdecimal() else (_listed(sites), 0)
     here, told = str(Path.cwd()), str(out or "")
     job = Job(raw, here, told, names, count, deadline, wait, resume)
+    show(read_result(_played(job, home)), as_json)
+
+
+def _played(job: Job, home: Path | None) -> RunDir:
+    """The folder of a job's run, once that is finished, or at once if it was before."""
+    from protofed.deploy.serve import state_folder
+    from protofed.deploy.submit import finished
+    from protofed.deploy.submit import submit as hand_over
+    from protofed.experiment.rundir import RunDir
+
+    if folder := finished(job):
+        typer.echo(f"already finished, read from {folder.path}", err=True)
+        return folder
     follower = Follower()
     try:
         hand_over(job, _full(home) or state_folder("server"), follower)
@@ -120,11 +130,7 @@ def submit(
         raise typer.Exit(130) from None
     finally:
         follower.end()
-    result = read_result(RunDir(follower.folder))
-    if as_json:
-        typer.echo(json.dumps(result.plain(), indent=2))
-    else:
-        print_result(result)
+    return RunDir(follower.folder)
 
 
 class Follower:
@@ -135,12 +141,14 @@ class Follower:
         self.watcher: Watcher | None = None
 
     def __call__(self, line: dict[str, Any]) -> None:
-        """One line: first what the run is, then how far it is."""
+        """One line: who is waited for, then what the run is, then how far it is."""
         from protofed.cli.show import Watcher
         from protofed.deploy.job import progress_from
         from protofed.experiment.parse import experiment_from
 
-        if "folder" in line:
+        if "waiting" in line:
+            typer.echo(printable(line["waiting"]), err=True)
+        elif "folder" in line:
             self.folder = Path(line["folder"])
             experiment = experiment_from(line["spec"])
             self.watcher = Watcher(experiment, self.folder, line["finished"]).__enter__()

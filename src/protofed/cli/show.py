@@ -71,7 +71,8 @@ class Watcher(Follower):
             self.say(f"note: {notice}")
         if math.isnan(progress.seconds_left):
             return  # nothing is trained yet
-        mean = f"mean accuracy {percent(progress.mean)} %"
+        lacks = f" without {', '.join(progress.missing)}" if progress.missing else ""
+        mean = f"mean accuracy {percent(progress.mean)} %{lacks}"
         left = f"{clock(progress.seconds_left)} left"
         if self.console.is_terminal:
             self.bar.update(self.task, completed=progress.round, mean=mean, left=left)

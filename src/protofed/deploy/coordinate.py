@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from protofed.core.errors import ProtofedError, printable
 from protofed.core.pack import pack, unpack
 from protofed.core.threads import torch_threads
 from protofed.deploy.job import Job, Line
+from protofed.deploy.roll import present
 from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Lost, Post
 from protofed.engines.wire import Answer, Ask
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
 from protofed.experiment.remote import (
@@ -29,22 +31,21 @@ from protofed.experiment.remote import (
     brief_of,
     clients_of,
     coordinator,
-    experiment_of,
     tests_of,
 )
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import Note, Run, Tell, default_folder
 from protofed.experiment.spec import Experiment
+from protofed.experiment.submitted import RECORD, experiment_of, offers_on_record
 
-RECORD = "federation.json"
-PAUSE = 0.5
+LEAST_SECONDS = 5.0  # in which a site describes itself that came at the last moment
 
 
 def play(post: Post, file: Path) -> None:
     """Play the run of a job; whoever submitted it hears how it goes and how it ended."""
     job, line = Job.read(file), Line(file.parent)
     try:
-        _play(post, job, line)
+        coordinate(post, job, line)
         line.tell(done=True)
     except ProtofedError as fault:
         line.tell(error=str(fault))
@@ -54,8 +55,9 @@ def play(post: Post, file: Path) -> None:
         raise
 
 
-def _play(post: Post, job: Job, line: Line) -> None:
-    offers = gather(post, job)
+def coordinate(post: Post, job: Job, line: Line) -> None:
+    """Ask the sites, then play the run with them, or go on with it."""
+    offers = gather(post, job, lambda words: line.tell(waiting=words))
     experiment = experiment_of(job.spec, offers)
     folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
     folder.check(experiment)
@@ -108,20 +110,22 @@ def _run_name(folder: RunDir, offers: Sequence[Offer]) -> str:
     return str(read_json(record)["run"])
 
 
-def gather(post: Post, job: Job) -> list[Offer]:
-    """What the sites offer, once all are there that must be.
+def gather(post: Post, job: Job, tell: Callable[[str], None]) -> list[Offer]:
+    """What the sites offer, once all are there that must be; `tell` is told who is waited for.
 
     A run that goes on can do so without a site that was there before, while enough are left.
     """
+    end = time.monotonic() + job.wait
     experiment, known = experiment_of(job.spec), _known(job)
-    names = _present(post, job, known, experiment.min_clients)
+    names = present(post, job, known, experiment.min_clients, tell)
     about = {
         "method": describe_method(experiment.method),
         "rounds": experiment.rounds,
         "side": experiment.data.side,
     }
     ask = Ask("describe", json.dumps(about), session=secrets.token_hex(8))
-    answers = post.ask(dict.fromkeys(names, pack(ask)), job.wait, len(names))
+    seconds = max(end - time.monotonic(), LEAST_SECONDS)
+    answers = post.ask(dict.fromkeys(names, pack(ask)), seconds, len(names))
     offers, faults = [], []
     for name in names:
         try:
@@ -129,7 +133,9 @@ def gather(post: Post, job: Job) -> list[Offer]:
         except ProtofedError as fault:
             faults.append(printable(f"{name}: {fault}"))
     if faults:
-        raise ProtofedError("not every site can take part:\n" + "\n".join(faults))
+        slow = any(isinstance(answer, Lost) for answer in answers.values())
+        hint = "\na site that reads many images for the first time needs a longer --wait" * slow
+        raise ProtofedError("not every site can take part:\n" + "\n".join(faults) + hint)
     offers += [offer for name, offer in known.items() if name not in names]
     agreed_classes(offers)
     return sorted(offers)
@@ -137,33 +143,10 @@ def gather(post: Post, job: Job) -> list[Offer]:
 
 def _known(job: Job) -> dict[str, Offer]:
     """What the sites of a run that goes on have offered before."""
-    record = Path(job.here) / job.out / RECORD
-    if not job.resume or not job.out or not record.exists():
+    folder = Path(job.here) / job.out
+    if not job.resume or not job.out or not (folder / RECORD).exists():
         return {}
-    offers = [Offer(*told) for told in read_json(record)["offers"]]
-    return {offer.site: offer._replace(classes=tuple(offer.classes)) for offer in offers}
-
-
-def _present(post: Post, job: Job, known: Mapping[str, Offer], least: int) -> list[str]:
-    """The sites that are there, in the order of their names; waits for those that must be."""
-    end = time.monotonic() + job.wait
-    while True:
-        here = sorted(post.online())
-        wanted = [*known] or [*job.sites] or here
-        missing = [name for name in wanted if name not in here]
-        there = sorted(name for name in wanted if name in here)
-        if not missing and there and len(there) >= job.count:
-            return there
-        if time.monotonic() > end:
-            break
-        time.sleep(PAUSE)
-    if known and len(there) >= least:
-        return there
-    lacking = f"missing: {', '.join(missing)}" if missing else f"{job.count or 1} are needed"
-    raise ProtofedError(
-        f"not all sites came online within {job.wait:g} s; there: {', '.join(here) or 'none'}; "
-        f"{lacking}\nlet them run protofed join, or name those that shall take part with --sites"
-    )
+    return {offer.site: offer for offer in offers_on_record(folder)}
 
 
 def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:

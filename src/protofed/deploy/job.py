@@ -76,5 +76,6 @@ def lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 def progress_from(told: list[Any]) -> Progress:
     """What `Line.watch` told."""
-    finished, rounds, mean, left, notices = told
-    return Progress(finished, rounds, mean, math.nan if left < 0 else left, tuple(notices))
+    finished, rounds, mean, left, notices, missing = told
+    left = math.nan if left < 0 else left
+    return Progress(finished, rounds, mean, left, tuple(notices), tuple(missing))

@@ -25,6 +25,7 @@ from protofed.deploy.listening import listen_on
 FLEET = re.compile(rb"/v1/fleet/[a-z]+(?:-[a-z]+)*")  # as it was sent, so without any escape
 MOST_BODY = 16 << 20  # bytes; Flower cuts arrays into pieces of 5 MB
 PIECE_SECONDS, BODY_SECONDS = 30, 300  # between two pieces of a body, and for all of them
+PROBE = b"/health"  # `join --check` asks for it, to see that it is refused
 # What concerns one connection, or could make Flower believe that somebody else is calling.
 OWN = {
     *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
@@ -109,10 +110,12 @@ class Gate:
 
 
 def note(scope: Scope, reason: str) -> None:
-    """A line in the log on a request that did not pass."""
+    """A line in the log on a request that did not pass; our own checks are no warning."""
+    probe = (scope["method"], scope["raw_path"]) == ("GET", PROBE)
     told = f"{scope['method']} {scope['raw_path'].decode('latin-1')}"
     client = (scope.get("client") or ["somebody"])[0]
-    log.warning("%s: %s: %s", client, printable(told, 120), reason)
+    level = logging.INFO if probe else logging.WARNING
+    log.log(level, "%s: %s: %s", client, printable(told, 120), reason)
 
 
 def check(scope: Scope) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import signal
@@ -16,13 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.disk import write_json, write_whole
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.lock import alone
 from protofed.deploy.life import Child, flower_environment, stop_on_sigterm
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.checkpoint import read_json
 
 LOCAL = "127.0.0.1"
 RECORD = "serve.json"
 STARTING = 90.0  # seconds
+LAST_LINES = 8  # of a log, in an error
 CONNECTION = "protofed"  # the name of our SuperLink in Flower's configuration
 
 
@@ -44,24 +47,72 @@ def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
     """Serve until stopped; without keys on this machine alone."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = keys / "server" if keys else None
-    port = free_port() if own else listen[1]
-    env = flower_environment(home)
-    command = [sys.executable, "-m", "protofed.deploy.flower_process", "superlink"]
-    options = ["--host", LOCAL, "--port", str(port), "--disable-runtime-dependency-installation"]
     stop_on_sigterm()
-    words = [*command, *options, *_tls(own)]
-    with RunDir(home).locked(), closing(Child(words, env, home / "superlink.log")) as link:
-        found = Server(port, str(own / "ca.crt") if own else "", _names(own))
-        _await(link, found, home)
-        _configure(found, home)
-        if own:
-            _register(own, found, home)
-        write_json(home / RECORD, found._asdict())
-        print(f"serving on {listen[0]}:{listen[1]}", flush=True)
-        try:
-            _stand(link, own, listen, found)
-        finally:
-            (home / RECORD).unlink(missing_ok=True)
+    with alone(home, _busy(home)):
+        (home / RECORD).unlink(missing_ok=True)  # of a server that was killed
+        _check_free(*listen)
+        found = Server(
+            free_port() if own else listen[1], str(own / "ca.crt") if own else "", _names(own)
+        )
+        log = Log(home / "superlink.log")
+        with closing(Child(_superlink(found, own), flower_environment(home), log.file)) as link:
+            _await(link, found, log)
+            _configure(found, home)
+            if own:
+                _register(own, found, home)
+            where = f"{listen[0]}:{listen[1]}"
+            write_json(home / RECORD, {**found._asdict(), "pid": os.getpid(), "listens": where})
+            print(f"serving on {where}", flush=True)
+            try:
+                _stand(link, own, listen, found, log)
+            finally:
+                (home / RECORD).unlink(missing_ok=True)
+
+
+def _busy(home: Path) -> str:
+    """What to say where another server has its files."""
+    record = home / RECORD
+    told = read_json(record) if record.exists() else {}
+    who = f" (process {told['pid']}, on {told['listens']})" if "pid" in told else ""
+    return (
+        f"a server already runs with its files in {home}{who}\n"
+        f"stop that one, or give this one a folder of its own with --home"
+    )
+
+
+def _check_free(host: str, port: int) -> None:
+    """Stop where the public port cannot be had: Flower's server takes long to say so."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as fault:
+        if fault.errno == errno.EADDRINUSE:
+            told = f"port {port} of {host} is taken by another program; choose another with --port"
+        else:
+            told = f"cannot listen on {host}, port {port}: {fault.strerror}"
+        raise ProtofedError(told) from fault
+
+
+def _superlink(server: Server, own: Path | None) -> list[str]:
+    """The command that starts Flower's server."""
+    command = [sys.executable, "-m", "protofed.deploy.flower_process", "superlink"]
+    place = ["--host", LOCAL, "--port", str(server.port)]
+    return [*command, *place, "--disable-runtime-dependency-installation", *_tls(own)]
+
+
+class Log:
+    """What a process has written since it was started."""
+
+    def __init__(self, file: Path):
+        self.file = file
+        self.start = file.stat().st_size if file.exists() else 0
+
+    def end(self) -> str:
+        """Its last lines, and where the others are."""
+        text = self.file.read_bytes()[self.start :].decode(errors="replace")
+        lines = [printable(line) for line in text.splitlines() if line.strip()]
+        last = "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  (it said nothing)"
+        return f"the last lines of {self.file}:\n{last}"
 
 
 def _tls(own: Path | None) -> list[str]:
@@ -86,15 +137,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await(link: Child, server: Server, home: Path) -> None:
+def _await(link: Child, server: Server, log: Log) -> None:
     """Wait until the SuperLink answers."""
     end = time.monotonic() + STARTING
     while not healthy(server):
         if not link.running or time.monotonic() > end:
-            raise ProtofedError(
-                f"Flower's server did not start; its last words are in {home / 'superlink.log'}\n"
-                f"is port {server.port} taken? choose another with --port"
-            )
+            raise ProtofedError(f"Flower's server did not start; {log.end()}")
         time.sleep(0.2)
 
 
@@ -138,7 +186,9 @@ def _register(own: Path, server: Server, home: Path) -> None:
             raise ProtofedError(f"the key of {name} was not taken: {done.stderr or done.stdout}")
 
 
-def _stand(link: Child, own: Path | None, listen: tuple[str, int], server: Server) -> None:
+def _stand(
+    link: Child, own: Path | None, listen: tuple[str, int], server: Server, log: Log
+) -> None:
     """Until somebody stops this process, or the SuperLink ends."""
     if own is None:
         link.process.wait()
@@ -154,7 +204,7 @@ def _stand(link: Child, own: Path | None, listen: tuple[str, int], server: Serve
         files = (own / "server.crt", own / "server.key", own / "ca.crt", own / "sites")
         stand(listen, upstream, *files)
     if not link.running:
-        raise ProtofedError("Flower's server ended by itself; see superlink.log beside serve.json")
+        raise ProtofedError(f"Flower's server ended by itself; {log.end()}")
 
 
 def find(home: Path) -> Server:

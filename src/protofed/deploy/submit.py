@@ -16,9 +16,23 @@ from protofed.core.errors import ProtofedError
 from protofed.deploy.job import SOCKET, Job, lines
 from protofed.deploy.life import flower_environment
 from protofed.deploy.serve import CONNECTION, Server, find, healthy
+from protofed.experiment.rundir import RunDir
+from protofed.experiment.submitted import RECORD, experiment_of, offers_on_record
 
 STARTING = 120.0  # seconds for Flower to start the process that plays the run
 APP = Path(__file__).parent / "flower-app"
+
+
+def finished(job: Job) -> RunDir | None:
+    """The folder of a job whose run is finished: to read it, nobody has to be asked.
+
+    The default folder's name depends on the sites' images, so that it is not known here.
+    """
+    folder = RunDir(Path(job.here) / job.out)
+    if not job.out or not folder.done.exists() or not (folder.path / RECORD).exists():
+        return None
+    folder.check(experiment_of(job.spec, offers_on_record(folder.path)))
+    return folder
 
 
 def submit(job: Job, home: Path, hear: Callable[[dict[str, Any]], None]) -> None:

@@ -42,6 +42,7 @@ class Post:
         self.grid = grid
         self.names: dict[int, str] = {}  # by Flower's number of a node, in the order of arrival
         self.hellos: dict[str, int] = {}  # letters to nodes without a name that are on their way
+        self.nameless = 0  # nodes that were online at the last look, and had not said their names
 
     def online(self) -> dict[str, int]:
         """The sites that are online now; of two nodes of one name the newer one."""
@@ -57,6 +58,7 @@ class Post:
             if name := _name(answer):
                 self.names[node] = name
         here = {node.node_id for node in nodes}
+        self.nameless = len(here - self.names.keys())
         return {name: node for node, name in self.names.items() if node in here}
 
     def ask(

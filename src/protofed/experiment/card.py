@@ -12,12 +12,14 @@ from typing import Any
 
 from protofed.core.disk import sha256, size, write_whole
 from protofed.core.errors import ProtofedError, printable
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import method_name
 from protofed.experiment.evaluate import Scores
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import recorded
 from protofed.experiment.result import Result, read_result
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
+from protofed.experiment.submitted import is_remote
 from protofed.methods import METHODS
 
 Rows = Sequence[Sequence[str]]
@@ -36,9 +38,7 @@ def card(folder: RunDir) -> str:
     """The card of a finished run as Markdown, from its files alone."""
     if not folder.done.exists():
         raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
-    spec = read_json(folder.path / "spec.json")
-    spec.pop("digest", None)
-    return card_of(folder, experiment_from(spec, "spec.json"))
+    return card_of(folder, recorded(folder.path))
 
 
 def card_of(folder: RunDir, experiment: Experiment) -> str:
@@ -57,9 +57,12 @@ def card_of(folder: RunDir, experiment: Experiment) -> str:
     return "\n".join(line for section in sections for line in (*section, ""))
 
 
-def once_more(folder: Path) -> str:
+def once_more(folder: Path, experiment: Experiment) -> str:
     """The command that makes a run anew, in a folder beside it."""
     spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(f"{folder}-again")
+    if is_remote(experiment):
+        sites = shlex.quote(",".join(experiment.data.domains))
+        return f"protofed submit {spec} --sites {sites} --out {out}"
     return f"protofed run --spec {spec} --out {out}"
 
 
@@ -179,7 +182,7 @@ def _repeat(
         f"Spec digest `{result.digest}`; protofed {safe(world.get('protofed', '?'))} with "
         f"{safe(versions)}. The same spec, torch and images give the same bits:",
         "",
-        f"    {printable(once_more(folder))}"
+        f"    {printable(once_more(folder, experiment))}"
         if method_name(experiment.method) in METHODS
         else "From Python, as the method is not one of protofed's own.",
     ]

@@ -59,6 +59,7 @@ class Evaluation:
     opinions: dict[str, Scores] = field(default_factory=dict)  # a method's other predictors
     own: Scores | None = None  # personal methods: each client on its own domain only
     clients: dict[str, dict[str, float | None]] | None = None  # personal: client by domain
+    missing: tuple[str, ...] = ()  # domains whose sites have not answered: no mean counts them
 
     def plain(self) -> dict[str, Any]:
         """As plain data: one line of scores.jsonl."""
@@ -67,7 +68,7 @@ class Evaluation:
             line["opinions"] = {name: scores.plain() for name, scores in self.opinions.items()}
         if self.own is not None:
             line |= {"own": self.own.plain(), "clients": self.clients}
-        return line
+        return {**line, "missing": list(self.missing)} if self.missing else line
 
     @classmethod
     def from_plain(cls, line: Mapping[str, Any]) -> Evaluation:
@@ -79,6 +80,7 @@ class Evaluation:
             {name: Scores(o["domains"]) for name, o in line.get("opinions", {}).items()},
             Scores(own["domains"]) if own else None,
             line.get("clients"),
+            tuple(line.get("missing", ())),
         )
 
 
@@ -93,7 +95,8 @@ def evaluate(
     if not method.personal:
         answers = engine.score(product, [SERVER])[SERVER]
         columns = {name: [answers[name]] if name in answers else [] for name in tests}
-        return Evaluation(finished, _mean_of(columns), _opinions(columns))
+        away = tuple(name for name in tests if name not in answers)
+        return Evaluation(finished, _mean_of(columns), _opinions(columns), missing=away)
     answers_of = engine.score(product, list(federation.sites))
     homes = {client: site.domain for client, site in federation.sites.items()}
     everywhere = {name: [row[name] for row in answers_of.values() if name in row] for name in tests}
@@ -105,8 +108,9 @@ def evaluate(
         str(c): {n: row[n][MAIN].accuracy if n in row else None for n in tests}
         for c, row in answers_of.items()
     }
+    away = tuple(name for name in tests if name in homes.values() and not everywhere[name])
     opinions = _opinions(everywhere)
-    return Evaluation(finished, _mean_of(everywhere), opinions, _mean_of(at_home), table)
+    return Evaluation(finished, _mean_of(everywhere), opinions, _mean_of(at_home), table, away)
 
 
 def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) -> Scores:
@@ -126,11 +130,17 @@ def _opinions(columns: Mapping[str, Sequence[Tallies]]) -> dict[str, Scores]:
     return {name: _mean_of(columns, name) for name in sorted(shared - {MAIN})}
 
 
-def rules(evaluations: int) -> dict[str, str]:
-    """How the two reported scores were taken, in words, after so many evaluations."""
+def rules(evaluations: int, missing: Sequence[Sequence[str]] = ()) -> dict[str, str]:
+    """How the two reported scores were taken, in words, after so many evaluations.
+
+    `missing` names, for each evaluation, the domains whose sites had not answered.
+    """
+    last = dict.fromkeys(name for names in missing[-1:] for name in names)
+    any_of = dict.fromkeys(name for names in missing[-LAST:] for name in names)
+    five = f"mean of the last {min(LAST, evaluations)} evaluations"
     return {
-        "last": "last round",
-        "last_five": f"mean of the last {min(LAST, evaluations)} evaluations",
+        "last": "last round" + (f", without {', '.join(last)}" if last else ""),
+        "last_five": five + (f", not all with {', '.join(any_of)}" if any_of else ""),
     }
 
 

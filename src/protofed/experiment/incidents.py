@@ -63,16 +63,35 @@ class Incidents:
             )
 
     def summary(self) -> list[str]:
-        """A notice for who reads the scores, if there is anything to know."""
-        lines = self.folder.lines(self.folder.events)
+        """Notices for who reads the scores, if there is anything to know."""
+        lines, gaps = self.folder.lines(self.folder.events), self._gaps()
         if not lines:
-            return []
+            return gaps
         bad = sum("checkpoint" in line for line in lines)
         lost = sum(line["client"] is None for line in lines if "client" in line)
         told = f"{len(lines) - lost - bad} replies were refused and {lost} rounds failed"
         if bad:
             told = f"{bad} checkpoints were damaged, {told}"
-        return [f"{told}: see events.jsonl"]
+        return [f"{told}: see events.jsonl", *gaps]
+
+    def _gaps(self) -> list[str]:
+        """Which rounds some sites have not scored, so that their mean is of the others."""
+        found: dict[tuple[str, ...], list[int]] = {}
+        for line in self.folder.lines(self.folder.scores):
+            if "missing" in line:
+                found.setdefault(tuple(line["missing"]), []).append(line["round"])
+        every = len(self.experiment.data.domains)
+        return [
+            f"{_when(rounds)}: not scored by {', '.join(sites)}; the mean is of "
+            f"{every - len(sites)} of {every} sites"
+            for sites, rounds in found.items()
+        ]
+
+
+def _when(rounds: list[int]) -> str:
+    if len(rounds) == 1:
+        return f"round {rounds[0]}"
+    return f"{len(rounds)} rounds between {rounds[0]} and {rounds[-1]}"
 
 
 def check_least(experiment: Experiment, asked: int) -> None:

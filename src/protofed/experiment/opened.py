@@ -16,10 +16,13 @@ from protofed.core.model import Model
 from protofed.core.site import ClientId, Dataset, Site
 from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
+from protofed.experiment.checkpoint import Checkpoint, load_server
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.parse import recorded
-from protofed.experiment.rundir import Checkpoint, RunDir, load_server
+from protofed.experiment.remote import coordinator
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
+from protofed.experiment.submitted import is_remote, offers_on_record
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,18 @@ def _last(place: RunDir) -> Checkpoint | None:
 
 
 def open_run(folder: Path, finished: int | None = None) -> Opened:
-    """A run as it was after its last round that is on disk, or after a round that was kept."""
+    """A run with its images, after its last round that is on disk, or after one that was kept."""
+    opened = open_model(folder, finished)
+    if is_remote(opened.experiment):
+        raise ProtofedError(
+            f"{folder}: its images are at its sites, and this needs images\n"
+            f"`protofed predict` and `protofed export` do without"
+        )
+    return opened
+
+
+def open_model(folder: Path, finished: int | None = None) -> Opened:
+    """The same for who needs no images: those of a federation across machines are not here."""
     place = RunDir(folder)
     experiment = recorded(folder)
     checkpoint = _last(place) if finished is None else place.kept(finished)
@@ -103,9 +117,16 @@ def open_run(folder: Path, finished: int | None = None) -> Opened:
             f"{folder}: no checkpoint of round {finished or 'any'}; there are: {there}\n"
             f"a run keeps its last ones, and those named with --keep"
         )
-    federation = assemble(experiment)
+    federation = _federation(folder, experiment)
     engine: LocalEngine[Any, Any] = LocalEngine(
         experiment.method, federation.everyone, federation.tests
     )
     engine.load(checkpoint.folder)
     return Opened(experiment, federation, checkpoint.round, load_server(checkpoint), engine)
+
+
+def _federation(folder: Path, experiment: Experiment) -> Federation:
+    """What the run stands on: the images, or what the sites have said of theirs."""
+    if is_remote(experiment):
+        return coordinator(experiment, offers_on_record(folder))
+    return assemble(experiment)

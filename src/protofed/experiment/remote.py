@@ -5,11 +5,10 @@ A site is a domain and a client. The coordinator has no images; a site has its o
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -20,6 +19,7 @@ from protofed.data.folder import FolderEntry
 from protofed.data.parts import Part, PartRecord
 from protofed.experiment.environment import environment
 from protofed.experiment.federation import (
+    NOTHING,
     Declared,
     Federation,
     build_nets,
@@ -27,13 +27,9 @@ from protofed.experiment.federation import (
     server_site,
 )
 from protofed.experiment.notices import cautions, left_out_note
-from protofed.experiment.parse import experiment_from
 from protofed.experiment.spec import Experiment
 
-PLACE = "/federation"  # stands where a folder of images would; its last part is the label
-OF_THE_SITES = ("name", "domains", "revision", "strict")
 COLOURS = (FolderEntry.mean, FolderEntry.std)
-DEFAULTS = ("side", "channels", "pad", "flip")
 
 
 class Offer(NamedTuple):
@@ -47,41 +43,6 @@ class Offer(NamedTuple):
     fingerprint: str  # SHA-256 of its images
     note: str = ""  # what a reader of its scores must know
     versions: tuple[str, ...] = ()
-
-
-def experiment_of(raw: Mapping[str, Any], offers: Sequence[Offer] = ()) -> Experiment:
-    """The experiment that a spec without images and some sites' offers make together.
-
-    Without offers it only serves to check the spec.
-    """
-    names = sorted(offer.site for offer in offers) or ["site"]
-    given = raw.get("data", {})
-    if not isinstance(given, Mapping) or set(OF_THE_SITES) & given.keys():
-        raise ProtofedError(
-            f"data: in a federation the sites bring the images; of data only "
-            f"{', '.join(DEFAULTS)} can be set"
-        )
-    if raw.get("device", "cpu") != "cpu":
-        raise ProtofedError(
-            "device: in a federation sites compute on their processors; leave it out"
-        )
-    if "partition" in raw:
-        raise ProtofedError("partition: in a federation a site is a client; leave it out")
-    sums = sorted((offer.site, offer.fingerprint) for offer in offers)
-    made = {
-        **{field: getattr(FolderEntry, field) for field in DEFAULTS},
-        **given,
-        "name": PLACE,
-        "domains": names,
-        "revision": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:12],
-    }
-    experiment = experiment_from({**raw, "data": made, "device": "cpu"})
-    if experiment.public is not None:
-        raise ProtofedError(
-            f"method: {experiment.method.about.label} needs public images, which a federation "
-            f"does not have yet"
-        )
-    return experiment
 
 
 def agreed_classes(offers: Sequence[Offer]) -> tuple[str, ...]:
@@ -144,14 +105,10 @@ def brief_of(experiment: Experiment, offers: Sequence[Offer]) -> str:
 def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
     """The federation as its coordinator sees it: sites with names and sizes, and no image."""
     classes = agreed_classes(offers)
-    side = experiment.data.side
-    nothing = Dataset(
-        torch.zeros(0, side, side, 3, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
-    )
-    domains = tuple(Domain(name, nothing, nothing) for name in experiment.data.domains)
+    domains = tuple(Domain(name, NOTHING, NOTHING) for name in experiment.data.domains)
     nets = build_nets(experiment, len(classes))
     sizes = sizes_of(experiment, offers)
-    server = server_site(experiment, COLOURS, len(classes), nothing, nets[0], sizes)
+    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
     clients = clients_of(experiment)
     sites = {
         client: replace(server, id=client, domain=name, net=nets[client % len(nets)])
@@ -163,7 +120,7 @@ def coordinator(experiment: Experiment, offers: Sequence[Offer]) -> Federation:
         public={},
         server=server,
         sites=sites,
-        tests=dict.fromkeys(experiment.data.domains, nothing),
+        tests=dict.fromkeys(experiment.data.domains, NOTHING),
         notices=[*cautions(experiment, nets), *left_out_note(experiment), *_notes(offers)],
         declared=_declared(clients, offers),
     )
@@ -215,8 +172,7 @@ def place_of(
     """What a site needs to train and to score as the client of its name would locally."""
     ids = {name: client for client, name in clients_of(experiment).items()}
     nets = build_nets(experiment, len(classes))
-    nothing = own.train.rows(torch.arange(0))
-    server = server_site(experiment, COLOURS, len(classes), nothing, nets[0], sizes)
+    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
     if own.name not in ids:
         return Place(server, None, own.test if experiment.validation is None else own.train)
     client = ids[own.name]

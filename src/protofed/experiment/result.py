@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from protofed.core.errors import ProtofedError
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.evaluate import Evaluation, Scores, last_five, rules
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 
 
 def marked(domain: str, unseen: str | None) -> str:
@@ -62,7 +63,7 @@ def read_result(folder: RunDir) -> Result:
     return Result(
         folder=folder.path,
         digest=done["digest"],
-        rules=rules(len(evaluations)),
+        rules=rules(len(evaluations), [evaluation.missing for evaluation in evaluations]),
         last=newest.scores,
         last_five=last_five([evaluation.scores for evaluation in evaluations]),
         opinions=newest.opinions,

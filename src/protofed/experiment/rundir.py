@@ -21,10 +21,9 @@ from protofed.core.lock import alone
 from protofed.core.method import Global
 from protofed.engines.base import Engine
 from protofed.experiment import checkpoint
-from protofed.experiment.checkpoint import Checkpoint, Found, load_server, read_json
+from protofed.experiment.checkpoint import Checkpoint, Found, read_json
 from protofed.experiment.spec import Experiment
 
-__all__ = ["Checkpoint", "RunDir", "load_server", "read_json"]
 KEEP = 2  # checkpoints; the one before the newest is the fallback
 
 
@@ -151,17 +150,18 @@ class RunDir:
     def find(self) -> Found:
         """The newest checkpoint that is whole and whose scores are on record."""
         faults: dict[int, str] = {}
+        scores = [(line["round"], raw) for line, raw in _raw_lines(self.scores)]
         for folder in reversed(checkpoint.folders(self.checkpoints)):
             finished = checkpoint.number_of(folder)
-            record = hashlib.sha256(_up_to(finished, self.scores)).hexdigest()
-            fault = checkpoint.fault_of(folder, record)
-            if not fault and all(line["round"] != finished for line in self.lines(self.scores)):
+            record = hashlib.sha256(b"".join(raw for number, raw in scores if number <= finished))
+            fault = checkpoint.fault_of(folder, record.hexdigest())
+            if not fault and all(number != finished for number, _ in scores):
                 fault = "scores.jsonl has no such round"
             if not fault:
                 return Found(Checkpoint(finished, folder), faults)
             faults[finished] = fault
         # A kill leaves one scored round without a checkpoint, never two.
-        lost = [line["round"] for line in self.lines(self.scores)][:-1]
+        lost = [number for number, _ in scores][:-1]
         return Found(None, faults or dict.fromkeys(lost[-1:], "it is gone"))
 
     def newest(self) -> Checkpoint | None:

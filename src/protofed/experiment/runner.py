@@ -24,7 +24,7 @@ from protofed.experiment.card import finish
 from protofed.experiment.checkpoint import Found, load_server
 from protofed.experiment.describe import method_name
 from protofed.experiment.environment import check_world, environment
-from protofed.experiment.evaluate import evaluate
+from protofed.experiment.evaluate import Evaluation, evaluate
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.hiring import Workers, local_engine
 from protofed.experiment.incidents import Incidents, check_least
@@ -41,6 +41,7 @@ class Progress(NamedTuple):
     mean: float | None
     seconds_left: float
     notices: tuple[str, ...] = ()  # each is told once, most of them before the first round
+    missing: tuple[str, ...] = ()  # the domains that the mean does not count
 
 
 Watch = Callable[[Progress], None]
@@ -130,14 +131,16 @@ class Run(Generic[S, C]):
         self.news += self.federation.notices
         watch(Progress(first, total, None, math.nan, self._told()))
         mean: float | None = None
+        missing: tuple[str, ...] = ()
         for number in range(first, total):
             server = self._round(server, number)
             finished = number + 1
             if finished % self.experiment.evaluate_every == 0 or finished == total:
-                mean = self._score(server, finished)
+                scored = self._score(server, finished)
+                mean, missing = scored.scores.mean, scored.missing
             pace = (time.monotonic() - began) / (finished - first)
             left, wrong = pace * (total - finished), self.incidents.words()
-            watch(Progress(finished, total, mean, left, (*self._told(), *wrong)))
+            watch(Progress(finished, total, mean, left, (*self._told(), *wrong), missing))
             self.incidents.end_round()
         notices = [*self.federation.notices, *self.incidents.summary()]
         finish(self.folder, self.experiment, notices)
@@ -197,12 +200,12 @@ class Run(Generic[S, C]):
         self.folder.append(self.folder.rounds, line)
         return server
 
-    def _score(self, server: S, finished: int) -> float | None:
-        """Score and keep the state after some finished rounds; the mean over domains."""
+    def _score(self, server: S, finished: int) -> Evaluation:
+        """Score and keep the state after some finished rounds."""
         scored = evaluate(finished, self.method, server, self.federation, self.engine)
         self.folder.append(self.folder.scores, scored.plain())
         self.folder.save(finished, server, self.engine, self.keep)
-        return scored.scores.mean
+        return scored
 
 
 def head_count(experiment: Experiment, clients: int) -> int:

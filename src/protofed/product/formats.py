@@ -65,7 +65,7 @@ def compared(product: Product, taken: Taken) -> Difference:
     most = TOLERANCE * max(1.0, taken.logits.abs().max().item())
     if not (scores <= most and probabilities <= TOLERANCE):  # NaN is not
         raise ProtofedError(
-            f"the check failed: on {len(taken.images)} test images the file's scores differ from "
+            f"the check failed: on {len(taken.images)} {taken.kind} the file's scores differ from "
             f"the run's by up to {scores:.2g}, and by up to {most:.2g} would be rounding\n"
             "the file was removed; another --to may do"
         )

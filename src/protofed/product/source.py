@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError
+from protofed.core.rng import rng
 from protofed.core.site import ClientId
 from protofed.data.transforms import Augment
 from protofed.experiment.environment import environment
 from protofed.experiment.evaluate import Evaluation
-from protofed.experiment.opened import Opened, open_run
+from protofed.experiment.opened import Opened, open_model
 from protofed.experiment.result import read_result
 from protofed.experiment.rundir import RunDir
+from protofed.experiment.submitted import is_remote
 from protofed.product.facts import Facts, portable_spec
 from protofed.product.portable import Answers, Portable, taken
 
-CHECKED = 64  # test images that a written file is checked on, from all domains alike
+CHECKED = 64  # images that a written file is checked on, from all domains alike
+DRAWN = "images of noise (the real ones are at the sites)"
 
 
 class Product(NamedTuple):
@@ -32,35 +35,43 @@ class Product(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A model of a run, and real images with what the run itself says of them."""
+    """A model of a run, and images with what the run itself says of them."""
 
     product: Product
     portable: Portable
     images: Tensor  # [N, side, side, 3] uint8
     logits: Tensor  # [N, C]
+    kind: str = "test images"  # what these images are
 
 
 def take(folder: Path, client: ClientId | None = None) -> Taken:
     """The newest model of a run; of personal methods, a client's own."""
-    opened = open_run(folder)
-    _check_client(opened, client)
-    images = _real_images(opened)
+    opened = open_model(folder)
+    away = is_remote(opened.experiment)
+    _check_client(opened, client, away)
+    images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
     site, state = opened.speaker(client)
     inbox = opened.method.publish(opened.server)
     portable = taken(opened.method, site, inbox, state, images[:1])
     with torch.no_grad():
         logits = opened.method.predict(site, inbox, state, site.pixels.test(images))
     facts = _facts(opened, RunDir(folder), client)
-    return Taken(Product(facts, portable.answer, portable), portable, images, logits)
+    product = Product(facts, portable.answer, portable)
+    return Taken(product, portable, images, logits, *([DRAWN] if away else []))
 
 
-def _check_client(opened: Opened, client: ClientId | None) -> None:
-    """A client must be named where each has a model, and only there."""
+def _check_client(opened: Opened, client: ClientId | None, away: bool) -> None:
+    """A client must be named where each has a model, and only there; its model must be here."""
     sites, label = opened.federation.sites, opened.method.about.label
     if not opened.method.personal:
         if client is not None:
             raise ProtofedError(f"{label} has one model for all clients: leave --client out")
         return
+    if away:
+        raise ProtofedError(
+            f"{label} leaves each site with a model of its own, and these models never left the "
+            f"sites: there is none here to take along"
+        )
     if client not in sites:
         there = ", ".join(f"{number} ({site.domain})" for number, site in sorted(sites.items()))
         asked = "" if client is None else f", and there is no client {client}"
@@ -77,6 +88,12 @@ def _real_images(opened: Opened) -> Tensor:
         raise ProtofedError("this run has no test images, on which its model could be checked")
     each = -(-CHECKED // len(tests))
     return torch.cat([images[:each].expand(-1, -1, -1, 3) for images in tests])
+
+
+def _drawn(side: int) -> Tensor:
+    """Noise, where there are no images: a file must answer as the run on any pixels."""
+    chance = rng("product", "drawn")
+    return torch.randint(256, (CHECKED, side, side, 3), dtype=torch.uint8, generator=chance)
 
 
 def _facts(opened: Opened, folder: RunDir, client: ClientId | None) -> Facts:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.evaluate import Evaluation, Scores
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.result import Result
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 from protofed.study.collect import Record, check_comparable, read_record
 

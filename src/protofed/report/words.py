@@ -176,4 +176,4 @@ def world(runs: Sequence[Run]) -> Table:
 
 def commands(runs: Sequence[Run]) -> list[str]:
     """What to type to make each run once more."""
-    return [once_more(run.folder) for run in runs]
+    return [once_more(run.folder, run.experiment) for run in runs]

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
+from protofed.experiment.checkpoint import read_json
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.result import Result, read_result
-from protofed.experiment.rundir import RunDir, read_json
+from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
 APART = ("method", "seed", "public")  # what the runs of one table may differ in

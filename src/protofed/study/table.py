@@ -127,7 +127,8 @@ def _rule(records: Sequence[Record], rule: Rule) -> str:
     found = {record.result.rules[rule]: record.label for record in records}
     if len(found) > 1:
         told = "; ".join(f"{label}: {words}" for words, label in found.items())
-        raise ProtofedError(f"scores taken by different rules ({told})\nuse --score last")
+        way = "use --score last" if rule == "last_five" else "repeat those that lack a site's score"
+        raise ProtofedError(f"scores taken by different rules ({told})\n{way}")
     return next(iter(found))
 
 

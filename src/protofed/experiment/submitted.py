@@ -1,0 +1,79 @@
+"""A spec without images, and the experiment that it makes with what the sites offer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from protofed.core.errors import ProtofedError
+from protofed.data.folder import FolderEntry
+from protofed.experiment.checkpoint import read_json
+from protofed.experiment.parse import experiment_from
+from protofed.experiment.remote import Offer
+from protofed.experiment.spec import Experiment
+
+PLACE = "/federation"  # stands where a folder of images would; its last part is the label
+RECORD = "federation.json"  # in a run folder: what the sites had offered when the run began
+ANY = "(any site)"  # stands for sites that are not known yet; none can have this name
+OF_THE_SITES = ("name", "domains", "revision", "strict")
+DEFAULTS = ("side", "channels", "pad", "flip")
+
+
+def is_remote(experiment: Experiment) -> bool:
+    """Whether the images of an experiment are at its sites."""
+    return experiment.data.name == PLACE
+
+
+def offers_on_record(folder: Path) -> list[Offer]:
+    """What the sites of a run had offered when it began."""
+    told = [Offer(*offer) for offer in read_json(folder / RECORD)["offers"]]
+    return [offer._replace(classes=tuple(offer.classes)) for offer in told]
+
+
+def _as_submitted(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A spec as it was handed in; that of a run folder also says what the sites had brought."""
+    data = raw.get("data")
+    if not isinstance(data, Mapping) or data.get("name") != PLACE:
+        return raw
+    kept = {field: value for field, value in data.items() if field not in OF_THE_SITES}
+    return {**{field: raw[field] for field in raw if field != "partition"}, "data": kept}
+
+
+def experiment_of(raw: Mapping[str, Any], offers: Sequence[Offer] = ()) -> Experiment:
+    """The experiment that a spec without images and some sites' offers make together.
+
+    Without offers it only serves to check the spec.
+    """
+    raw = _as_submitted(raw)
+    unseen = [str(raw["leave_out"])] if raw.get("leave_out") else []
+    names = sorted(offer.site for offer in offers) or [ANY, *unseen]
+    given = raw.get("data", {})
+    if not isinstance(given, Mapping) or set(OF_THE_SITES) & given.keys():
+        raise ProtofedError(
+            f"data: in a federation the sites bring the images; of data only "
+            f"{', '.join(DEFAULTS)} can be set"
+        )
+    if raw.get("device", "cpu") != "cpu":
+        raise ProtofedError(
+            "device: in a federation sites compute on their processors; leave it out"
+        )
+    if "partition" in raw:
+        raise ProtofedError("partition: in a federation a site is a client; leave it out")
+    sums = sorted((offer.site, offer.fingerprint) for offer in offers)
+    made = {
+        **{field: getattr(FolderEntry, field) for field in DEFAULTS},
+        **given,
+        "name": PLACE,
+        "domains": names,
+        "revision": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:12],
+    }
+    experiment = experiment_from({**raw, "data": made, "device": "cpu"})
+    if experiment.public is not None:
+        raise ProtofedError(
+            f"method: {experiment.method.about.label} needs public images, which a federation "
+            f"does not have yet"
+        )
+    return experiment

@@ -1,0 +1,74 @@
+"""A site that is lost when a round is scored: who reads the mean sees that it lacks that site."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from protofed.deploy.job import progress_from
+from protofed.engines.wire import Ask
+from protofed.experiment.result import read_result
+from protofed.experiment.rundir import RunDir
+from protofed.experiment.runner import Progress
+from tests.cli.conftest import Cli
+from tests.fleet.desks import Known, desks, job, submitted
+from tests.fleet.test_equal import spec
+
+
+def lost_in(*rounds: int) -> Known:
+    post = Known({})
+    post.lose = lambda name, ask: _lost(name, ask, rounds)
+    return post
+
+
+def _lost(name: str, ask: Ask, rounds: tuple[int, ...]) -> str:
+    hit = name == "site-b" and ask.what == "score" and ask.round in rounds
+    return "it went offline" if hit else ""
+
+
+def play(images: Path, folder: Path, method: str, *rounds: int) -> list[Progress]:
+    post = lost_in(*rounds)
+    post.desks = desks(images, folder)
+    told = submitted(post, job(folder, spec=spec(method, rounds=3)))
+    return [line["progress"] for line in told if "progress" in line]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_a_round_that_a_site_has_not_scored_says_so_everywhere(
+    method: str, images: Path, tmp_path: Path, cli: Cli
+) -> None:
+    *_, second, third = play(images, tmp_path, method, 3)
+    assert (second.missing, third.missing) == ((), ("site-b",))
+    assert progress_from(json.loads(json.dumps(third))) == third
+    folder = RunDir(tmp_path / "out")
+    *whole, last = folder.lines(folder.scores)
+    assert all("missing" not in line for line in whole)
+    assert last["missing"] == ["site-b"]
+    assert last["domains"]["site-b"] is None
+    result = read_result(folder)
+    assert "round 3: not scored by site-b; the mean is of 2 of 3 sites" in result.notices
+    assert result.rules["last"] == "last round, without site-b"
+    assert result.rules["last_five"].endswith(", not all with site-b")
+    shown = cli("resume", folder.path).out
+    assert "last round, without site-b" in shown
+    assert "last round, without site-b" in folder.card.read_text()
+
+
+def test_a_site_that_stays_away_is_told_of_once(images: Path, tmp_path: Path) -> None:
+    play(images, tmp_path, "fedavg", 1, 3)
+    found = [note for note in read_result(RunDir(tmp_path / "out")).notices if "scored by" in note]
+    assert found == ["2 rounds between 1 and 3: not scored by site-b; the mean is of 2 of 3 sites"]
+
+
+def test_progress_says_which_site_the_mean_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    from protofed.cli.show import Watcher
+    from protofed.experiment.spec import Experiment
+
+    with Watcher(Experiment(), Path("out")) as watch:
+        watch(Progress(1, 2, 50.0, 1.0, (), ("site-b",)))
+        watch(Progress(2, 2, 50.0, 1.0))
+    first, second = capsys.readouterr().err.splitlines()[1:]
+    assert "mean accuracy 50.00 % without site-b" in first
+    assert "without" not in second
