@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from protofed.cli.show import Watcher
-from protofed.experiment.parse import recorded
+from protofed.experiment.parse import experiment_from, read_spec, recorded
+from protofed.study.collect import read_record
 from tests.cli.conftest import Cli
 
 
@@ -95,3 +96,5 @@ def test_a_run_of_the_processor_stays_on_it(begun: Path, monkeypatch: pytest.Mon
     assert "device" not in spec
     assert recorded(begun).device == "cpu"
     assert recorded(begun).digest == spec["digest"]
+    assert experiment_from(read_spec(begun / "spec.json")).digest == spec["digest"]
+    assert read_record(Path("b")).experiment.device == "cpu"

@@ -144,13 +144,13 @@ class Follower:
         """One line: who is waited for, then what the run is, then how far it is."""
         from protofed.cli.show import Watcher
         from protofed.deploy.job import progress_from
-        from protofed.experiment.parse import experiment_from
+        from protofed.experiment.parse import restored
 
         if "waiting" in line:
             typer.echo(printable(line["waiting"]), err=True)
         elif "folder" in line:
             self.folder = Path(line["folder"])
-            experiment = experiment_from(line["spec"])
+            experiment = restored(line["spec"])
             self.watcher = Watcher(experiment, self.folder, line["finished"]).__enter__()
         elif self.watcher:
             self.watcher(progress_from(line["progress"]))

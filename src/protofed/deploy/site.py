@@ -24,7 +24,7 @@ from protofed.deploy.store import Kept, Store
 from protofed.engines.base import attempt
 from protofed.engines.wire import Answer, Ask, answer_to, tallies_to
 from protofed.experiment.environment import fingerprints
-from protofed.experiment.parse import experiment_from, method_from
+from protofed.experiment.parse import method_from, restored
 from protofed.experiment.remote import Offer, place_of, versions
 from protofed.experiment.spec import Experiment
 
@@ -120,7 +120,7 @@ class Desk:
         """The place in a run that a brief tells of; the last one is remembered."""
         if ask.brief not in self.seats:
             brief: dict[str, Any] = json.loads(ask.brief)
-            experiment = experiment_from(brief["spec"])
+            experiment = restored(brief["spec"])
             self._check(experiment.method, experiment.rounds)
             sizes = {int(client): int(size) for client, size in brief["sizes"].items()}
             domain, classes = self._images(experiment.data.side)

@@ -17,7 +17,6 @@ from protofed.core.errors import ProtofedError, did_you_mean, printable
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.partition import RULES
-from protofed.experiment.checkpoint import read_json
 from protofed.experiment.spec import LATER, Data, Experiment
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
@@ -40,8 +39,7 @@ def read_spec(path: Path) -> Raw:
         if DEEP_KEY.search(text):
             raise ProtofedError(f"{path}: a name with more than 20 dots, so hardly a spec")
         if path.suffix == ".json":
-            saved = dict(json.loads(text))
-            return {key: value for key, value in saved.items() if key != "digest"}
+            return _as_it_was(dict(json.loads(text)))
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
         raise ProtofedError(f"{path}: not valid TOML: {fault}") from fault
@@ -53,6 +51,12 @@ def read_spec(path: Path) -> Raw:
         raise ProtofedError(f"{path}: {fault}") from fault
     except OSError as fault:
         raise ProtofedError(f"{path}: {fault.strerror}") from fault
+
+
+def _as_it_was(saved: Raw) -> Raw:
+    """A spec in JSON; what a run has on record leaves out is as it was, whatever is usual here."""
+    digest = saved.pop("digest", None)
+    return saved if digest is None else {**LATER, **saved}
 
 
 def set_field(raw: Raw, assignment: str) -> Raw:
@@ -111,11 +115,14 @@ def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
     return made
 
 
+def restored(plain: Raw, source: str = "") -> Experiment:
+    """The experiment that an `Experiment.plain()` of this or of an older version tells of."""
+    return experiment_from({**LATER, **plain}, source)
+
+
 def recorded(folder: Path) -> Experiment:
     """The experiment of a run folder, by its spec.json."""
-    spec = read_json(folder / "spec.json")
-    spec.pop("digest", None)
-    return experiment_from({**LATER, **spec}, str(folder / "spec.json"))
+    return restored(read_spec(folder / "spec.json"), str(folder / "spec.json"))
 
 
 def method_from(given: object) -> AnyMethod:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from protofed.core.errors import ProtofedError, known_name
 from protofed.data.catalog import entry_of
 from protofed.data.parts import PartRecord
-from protofed.experiment.parse import experiment_from, read_spec
+from protofed.experiment.parse import recorded
 from protofed.experiment.spec import Experiment
 from protofed.figures.fields import show
 from protofed.figures.style import BLACK, COUNTS, Options, new_figure, title, write_cells
@@ -27,7 +27,7 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     options.only("partition", "domain")
     if len(runs) != 1:
         raise ProtofedError(f"partition: shows one run, {len(runs)} were given")
-    experiment = experiment_from(read_spec(runs[0] / "spec.json"), str(runs[0] / "spec.json"))
+    experiment = recorded(runs[0])
     parts = _parts(runs[0] / "partition.json")
     if options.domain is not None:
         known_name("domain with clients", options.domain, dict.fromkeys(p["domain"] for p in parts))

@@ -15,7 +15,7 @@ from protofed.core.prototypes import Prototypes
 from protofed.core.site import SERVER, Dataset, Site
 from protofed.data.transforms import Augment
 from protofed.experiment.federation import build_nets
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import restored
 from protofed.product.facts import Facts
 from protofed.product.portable import Portable, settled
 from protofed.product.source import Product
@@ -51,7 +51,7 @@ def read(path: Path) -> Product:
 
 
 def _rebuilt(facts: Facts, tensors: dict[str, Tensor]) -> Portable:
-    experiment = experiment_from(facts.spec, "the spec inside the file")
+    experiment = restored(facts.spec, "the spec inside the file")
     nets = build_nets(experiment, len(facts.classes))
     net = nets[(facts.client or 0) % len(nets)]
     nobody = Dataset(torch.zeros(0, 1, 1, 3, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))

@@ -12,7 +12,7 @@ from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
 from protofed.experiment.checkpoint import read_json
 from protofed.experiment.evaluate import Evaluation, Scores
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import recorded
 from protofed.experiment.result import Result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
@@ -79,9 +79,7 @@ def _experiment(folder: Path) -> Experiment:
     path = folder / "spec.json"
     if not path.is_file():
         raise ProtofedError(f"{folder} holds no run: name run folders, for example runs/*")
-    spec = read_json(path)
-    spec.pop("digest", None)
-    return experiment_from(spec, str(path))
+    return recorded(folder)
 
 
 def _labels(experiments: Sequence[Experiment]) -> list[str]:

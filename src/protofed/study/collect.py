@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
 from protofed.experiment.checkpoint import read_json
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import recorded
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
@@ -33,10 +33,8 @@ def read_record(folder: Path, label: str | None = None) -> Record:
     place = RunDir(folder)
     if not place.done.exists():
         raise ProtofedError(f"{folder} holds no finished run\nrun it to its end first")
-    spec = read_json(folder / "spec.json")
-    told = spec.pop("digest", "")
-    experiment = experiment_from(spec, str(folder / "spec.json"))
-    done = read_json(place.done)
+    experiment, done = recorded(folder), read_json(place.done)
+    told = read_json(folder / "spec.json").get("digest")
     if not experiment.digest == told == done.get("digest"):
         raise ProtofedError(
             f"{folder}: spec.json is not the spec that this run was made with\n"
