@@ -21,7 +21,7 @@ from protofed.deploy.serve import LOCAL, RECORD, free_port, serve
 
 @pytest.fixture(autouse=True)
 def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_on_signals", lambda: None)
+    monkeypatch.setattr(module, "stop_on_sigterm", lambda: None)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from protofed.deploy.roll import present
 from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Lost, Post
-from protofed.engines.wire import Answer, Ask
+from protofed.engines.wire import UNREADABLE, Ask, checked
 from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
@@ -153,11 +153,7 @@ def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
     """A site's offer, in the form that it must have."""
     if isinstance(letter, Lost):
         raise ProtofedError(letter.reason)
-    answer = unpack(letter, most=4 * FRAME)
-    if type(answer) is not Answer or answer.question != ask.question:
-        raise ProtofedError("answers another question")
-    if answer.fault:
-        raise ProtofedError(answer.fault)
+    answer = checked(unpack(letter, most=4 * FRAME), ask.question)
     try:
         told = json.loads(answer.told)
         held = {str(label): int(count) for label, count in told["held"].items()}
@@ -171,7 +167,7 @@ def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
             note=printable(str(told["note"]), 300),
             versions=tuple(printable(str(version), 60) for version in told["versions"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+    except UNREADABLE as fault:
         raise ProtofedError(f"its description cannot be read: {fault}") from fault
     if not _plausible(offer):
         raise ProtofedError("its description cannot be true")

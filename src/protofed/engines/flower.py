@@ -16,7 +16,7 @@ from protofed.core.site import SERVER, ClientId, Site, Step
 from protofed.core.tally import Tallies
 from protofed.engines.post import Lost, Post
 from protofed.engines.rounds import Event, expected
-from protofed.engines.wire import Answer, Ask, tallies_from
+from protofed.engines.wire import Answer, Ask, checked, tallies_from
 
 MOST_REASON = 300
 
@@ -84,15 +84,7 @@ class FlowerEngine(Generic[S, C]):
         return pack(Ask(what, self.run.brief, run, session, start, floor, *step, inbox))
 
     def _checked(self, answer: object, what: str, step: Step) -> Answer:
-        """An answer to just this question; late ones to others are refused."""
-        if type(answer) is not Answer:
-            raise ProtofedError(f"a {type(answer).__name__} is no answer")
-        if type(answer.fault) is not str or answer.fault:
-            raise ProtofedError(f"the site says: {answer.fault}")
-        asked = (what, self.run.name, self.session, step.round, step.leg)
-        if answer.question != asked:
-            raise ProtofedError(f"answers another question: {answer.question}, ignored")
-        return answer
+        return checked(answer, (what, self.run.name, self.session, step.round, step.leg))
 
     def _note(self, step: Step, client: ClientId, reason: str) -> None:
         site = self.fleet.clients[client]

@@ -13,7 +13,7 @@ from protofed.core.admission import FRAME
 from protofed.core.errors import ProtofedError, printable
 from protofed.core.pack import pack, unpack
 from protofed.engines.letters import as_bytes, as_record
-from protofed.engines.wire import SITE_NAME, Answer, Ask, answer_to
+from protofed.engines.wire import SITE_NAME, Ask, checked
 
 PAUSE = 0.2  # seconds between two looks for answers
 QUERY = "query"  # the one type of message; what is asked stands in the letter
@@ -114,10 +114,10 @@ def _content(message: Message) -> bytes | Lost:
 
 def _name(answer: bytes | Lost) -> str:
     """The name in an answer to a hello; none if it is no such answer."""
+    if isinstance(answer, Lost):
+        return ""
     try:
-        told = None if isinstance(answer, Lost) else unpack(answer, most=FRAME)
+        name = checked(unpack(answer, most=FRAME), Ask("hello").question).told
     except ProtofedError:
         return ""
-    if type(told) is not Answer or told.question != answer_to(Ask("hello")).question:
-        return ""
-    return told.told if SITE_NAME.fullmatch(str(told.told)) else ""
+    return name if SITE_NAME.fullmatch(name) else ""

@@ -13,6 +13,9 @@ from protofed.core.site import Step
 from protofed.core.tally import MAIN, Tallies, Tally
 
 MOST_OPINIONS = 20
+# What comes of JSON that is not as it should be: Infinity is no int, and too deep is no tree.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+Question = tuple[str, str, str, int, int]  # what, run, session, round, leg
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
@@ -37,7 +40,7 @@ class Ask:
         return Step(self.round, self.rounds, self.leg)
 
     @property
-    def question(self) -> tuple[str, str, str, int, int]:
+    def question(self) -> Question:
         """What tells it from other questions."""
         return self.what, self.run, self.session, self.round, self.leg
 
@@ -56,7 +59,7 @@ class Answer:
     reply: Message = field(default_factory=Message)  # of a client that has trained
 
     @property
-    def question(self) -> tuple[str, str, str, int, int]:
+    def question(self) -> Question:
         """Which question it answers."""
         return self.what, self.run, self.session, self.round, self.leg
 
@@ -65,6 +68,20 @@ def answer_to(ask: Ask, told: str = "", fault: str = "", reply: Message | None =
     """An answer to a question."""
     made = Answer(*ask.question, told=told, fault=fault)
     return made if reply is None else replace(made, reply=reply)
+
+
+def checked(answer: object, question: Question) -> Answer:
+    """An answer to just this question; a fault, a late answer and all else that came is refused."""
+    if type(answer) is not Answer or type(answer.reply) is not Message:
+        raise ProtofedError(f"a {type(answer).__name__} is no answer")
+    fields = (*answer.question, answer.told, answer.fault)
+    if [type(field) for field in fields] != [str, str, str, int, int, str, str]:
+        raise ProtofedError("an answer whose fields are not text and numbers")
+    if answer.question != question:
+        raise ProtofedError(f"answers another question: {answer.question}, ignored")
+    if answer.fault:
+        raise ProtofedError(answer.fault)
+    return answer
 
 
 def tallies_to(tallies: Tallies) -> str:
@@ -77,7 +94,7 @@ def tallies_from(text: object, images: int) -> Tallies:
     try:
         told = json.loads(str(text))
         found = {str(name): Tally(*map(int, pair)) for name, pair in told.items()}
-    except (ValueError, TypeError, AttributeError, ArithmeticError) as fault:  # an int of Infinity
+    except UNREADABLE as fault:
         raise ProtofedError(f"not a tally: {printable(str(fault), 60)}") from fault
     if MAIN not in found or len(found) > MOST_OPINIONS:
         raise ProtofedError("not a tally: it must count the method's own answers")

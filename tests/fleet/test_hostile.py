@@ -1,0 +1,88 @@
+"""A site that answers with whatever it likes is left out; the coordinator goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
+from protofed.core.pack import pack, unpack
+from protofed.deploy.coordinate import offer_from
+from protofed.engines.wire import Answer, Ask, answer_to, checked, tallies_from
+from tests.fleet.desks import SPEC, Walking, desks, events, made
+
+TWO = torch.tensor([1, 2])
+DEEP = "[" * 100_000
+TALLIES = [
+    '{"": [Infinity, 5]}',
+    '{"": [NaN, 5]}',
+    DEEP,
+    "{}",
+    "[]",
+    "7",
+    '{"": 3}',
+    '{"": [9, 5]}',
+]
+ODD: list[dict[str, Any]] = [
+    {"round": TWO},
+    {"what": TWO},
+    {"fault": TWO},
+    {"told": TWO},
+    {"round": True},
+    {"reply": 7},
+    {"fault": "I will not"},
+    {"leg": 1},
+]
+
+
+def question() -> Ask:
+    return Ask("train", run="ab" * 8, session="cd" * 8)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{odd}"[:30])
+def test_an_answer_with_odd_fields_is_refused_in_words(odd: dict[str, Any]) -> None:
+    answer = answer_to(question(), reply=Message(size=3))
+    assert checked(answer, question().question) is answer
+    with pytest.raises(ProtofedError):
+        checked(unpack(pack(replace(answer, **odd))), question().question)
+
+
+@pytest.mark.parametrize("thing", [None, 7, "yes", Message(), [1, 2]])
+def test_what_is_no_answer_is_refused(thing: object) -> None:
+    with pytest.raises(ProtofedError, match="is no answer"):
+        checked(thing, question().question)
+
+
+@pytest.mark.parametrize("told", TALLIES, ids=lambda told: told[:20])
+def test_what_is_no_tally_is_refused(told: str) -> None:
+    with pytest.raises(ProtofedError):
+        tallies_from(told, 5)
+
+
+@pytest.mark.parametrize("train", [float("inf"), float("nan"), -1, "many", None, [1]])
+def test_what_is_no_offer_is_refused(train: object) -> None:
+    ask = Ask("describe")
+    told = {"held": {}, "classes": ["a"], "train": train, "test": 1, "fingerprint": "", "note": ""}
+    with pytest.raises(ProtofedError, match="its description"):
+        offer_from("north", ask, pack(answer_to(ask, json.dumps({**told, "versions": []}))))
+
+
+def test_a_run_goes_on_without_a_site_that_answers_nonsense(images: Path, tmp_path: Path) -> None:
+    class Lying(Walking):
+        def ask(self, letters: Any, deadline: float, least: int = 1) -> Any:
+            answers: dict[str, Any] = super().ask(letters, deadline, least)
+            answer: Answer = unpack(answers["site-b"])
+            if answer.what in ("train", "score"):
+                answers["site-b"] = pack(replace(answer, **ODD[0], told=DEEP))
+            return answers
+
+    post, out = Lying(desks(images, tmp_path)), tmp_path / "fed"
+    made({**SPEC, "min_clients": 2}, post, out).run.play(lambda progress: None)
+    assert [event["client"] for event in events(out) if "client" in event] == [1, 1]
+    assert (out / "done").exists()
