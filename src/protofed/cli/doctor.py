@@ -32,9 +32,16 @@ def doctor(
     if out and not out.absolute().parent.is_dir():  # told before the work
         raise ProtofedError(f"-o {out}: there is no folder {out.absolute().parent}; make it first")
     found = examine(path)
-    _print(found, out, as_json)
+    _print(found, as_json)
     if out and found.spec:
         _write(out, found.spec)
+    if as_json:
+        return
+    if out:
+        said = f"protofed run --spec {out}" if found.spec else "no spec: see above"
+        typer.echo(f"\n{said}")
+    elif found.spec:
+        typer.echo(f"\nsuggested spec (-o FILE writes it):\n\n{found.spec}", nl=False)
 
 
 def _write(out: Path, spec: str) -> None:
@@ -50,18 +57,13 @@ def _write(out: Path, spec: str) -> None:
     write_whole(out, spec.encode())
 
 
-def _print(found: Diagnosis, out: Path | None, as_json: bool) -> None:
+def _print(found: Diagnosis, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found.plain(), indent=2))
         return
     _print_counts(found)
     for number, finding in enumerate(found.findings, start=1):
         _print_finding(number, finding)
-    if found.spec and not out:
-        typer.echo(f"\nsuggested spec (-o FILE writes it):\n\n{found.spec}", nl=False)
-    elif out:
-        said = f"protofed run --spec {out}" if found.spec else "no spec: see above"
-        typer.echo(f"\n{said}")
 
 
 def _print_counts(found: Diagnosis) -> None:
