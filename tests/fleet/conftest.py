@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import cli
+from tests.cli.conftest import _plain_surroundings as _plain_surroundings
+from tests.cli.conftest import cli as cli
 from tests.data.pictures import make
 from tests.fleet.desks import SITES
-
-__all__ = ["cli"]
 
 
 @pytest.fixture(scope="session")
