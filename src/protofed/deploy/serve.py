@@ -110,9 +110,13 @@ class Log:
     def end(self) -> str:
         """Its last lines, and where the others are."""
         text = self.file.read_bytes()[self.start :].decode(errors="replace")
-        lines = [printable(line) for line in text.splitlines() if line.strip()]
-        last = "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  (it said nothing)"
-        return f"the last lines of {self.file}:\n{last}"
+        return f"the last lines of {self.file}:\n{_last_of(text)}"
+
+
+def _last_of(text: str) -> str:
+    """The last lines of what a process has said."""
+    lines = [printable(line) for line in text.splitlines() if line.strip()]
+    return "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  (it said nothing)"
 
 
 def _tls(own: Path | None) -> list[str]:
@@ -177,13 +181,13 @@ def _configure(server: Server, home: Path) -> None:
 
 def _register(own: Path, server: Server, home: Path) -> None:
     """Let the SuperLink know the sites' keys; it keeps nothing when it ends."""
-    env = flower_environment(home)
-    for name in server.sites:
-        key = str(own / "sites" / f"{name}.pub")
-        command = ["flwr", "supernode", "register", key, CONNECTION, "--name", name]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ProtofedError(f"the key of {name} was not taken: {done.stderr or done.stdout}")
+    keys = [str(own / "sites" / f"{name}.pub") for name in server.sites]
+    command, env = [sys.executable, "-m", "protofed.deploy.register"], flower_environment(home)
+    done = subprocess.run([*command, *keys], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProtofedError(
+            f"the sites' keys were not taken:\n{_last_of(done.stdout + done.stderr)}"
+        )
 
 
 def _stand(
