@@ -95,6 +95,11 @@ class RunDir:
         with self._writing():
             disk.write_json(self.path / name, content)
 
+    def write_card(self, text: str) -> None:
+        """Write the card, for people."""
+        with self._writing():
+            disk.write_whole(self.card, text.encode())
+
     def append(self, file: Path, line: dict[str, Any]) -> None:
         """Add one line to a JSON Lines file, and see it on the disk."""
         with self._writing():
