@@ -50,12 +50,14 @@ class Opened:
 
     def predictions(self, data: Dataset) -> Tensor:
         """The predicted classes [N] of all images of `data`."""
+        return self.scores(data).argmax(1)
+
+    def scores(self, data: Dataset) -> Tensor:
+        """What the method says of all images of `data`, [N, C]."""
         site, state = self.speaker()
         inbox = self.method.publish(self.server)
         with torch_threads(self.experiment.threads):
-            rows = [
-                self.method.predict(site, inbox, state, x).argmax(1) for x in _inputs(site, data)
-            ]
+            rows = [self.method.predict(site, inbox, state, x) for x in _inputs(site, data)]
         return torch.cat(rows)
 
     def model(self) -> tuple[Site, Model]:
