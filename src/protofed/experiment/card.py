@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.core.disk import sha256, size
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, plural, printable
 from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import method_name
 from protofed.experiment.evaluate import Scores
@@ -80,7 +80,7 @@ def _heading(experiment: Experiment) -> list[str]:
         f"# {safe(about.label)} on {safe(experiment.data.label)}",
         "",
         f"A classifier of images: the net {safe(nets)}, trained by {safe(about.label)} in "
-        f"{experiment.rounds} rounds. The method: {safe(paper)}.",
+        f"{plural(experiment.rounds, 'round')}. The method: {safe(paper)}.",
     ]
     return lines + ([f"Note on the method: {safe(about.star)}."] if about.star else [])
 
