@@ -21,7 +21,7 @@ from protofed.experiment.checkpoint import MANIFEST, place_of
 from protofed.experiment.rundir import RunDir
 
 WORK = Work("scaffold")
-FLIPS, RESUMED = 1000, 20  # of the flips, those after which a whole run is gone on with
+FLIPS, RESUMED = 1000, 20  # flips that are looked for, and more of them that a run goes on after
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def flips(folder: Path, quick: bool) -> dict[str, Any]:
     whole, draw = unbroken(WORK, folder / "whole").folder, random.Random(0)
     newest = place_of(whole / "checkpoints", WORK.rounds)
     files = sorted(newest.iterdir())
-    failures: list[str] = []
+    missed: list[str] = []
     tried = 100 if quick else FLIPS
     for number in range(tried):
         # Every tenth in the manifest, which is short, and some in each of the other files.
@@ -132,16 +132,22 @@ def flips(folder: Path, quick: bool) -> dict[str, Any]:
         flip(file, bit)
         found = RunDir(whole).find()
         if found.round != WORK.rounds - 1 or list(found.faults) != [WORK.rounds]:
-            failures.append(f"bit {bit} of {file.name}: {found}")
+            missed.append(f"bit {bit} of {file.name}: {found}")
         flip(file, bit)
     resumed = range(2 if quick else RESUMED)
     ended = forks.spread(resumed, lambda n, own: one_flip(n, own, whole), folder / "cases")
-    failures += [failure for some in ended for failure in some]
+    return flipped(tried, missed, ended)
+
+
+def flipped(tried: int, missed: list[str], resumed: list[list[str]]) -> dict[str, Any]:
+    """The figures of the flips that were looked for, and beside them those of the runs gone on."""
+    gone_on = figures(resumed)
     return {
         "tried": tried,
-        "held": tried - min(tried, len(failures)),
-        "resumed": len(resumed),
-        "failures": failures,
+        "held": tried - len(missed),
+        "resumed": gone_on["tried"],
+        "resumed_held": gone_on["held"],
+        "failures": missed + gone_on["failures"],
     }
 
 

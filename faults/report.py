@@ -42,7 +42,7 @@ PROMISES = {
     "flips": Promise(
         "D21",
         "a flipped bit in a checkpoint is found, the one before is used, and both are told",
-        "{resumed} of them gone on with to the end",
+        "{resumed_held} of {resumed} more: the run gone on with to the end",
     ),
     "resumes": Promise(
         "D22",

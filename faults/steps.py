@@ -16,6 +16,7 @@ from protofed.experiment.rundir import RunDir
 
 WORK = Work("scaffold", rounds=3)  # with states at the clients, and an old checkpoint to drop
 STEPS = ("write", "sync", "replace")
+LAST = 8  # steps of the two files that end a run, card.md and done
 COUNT = "steps"  # the file in which a child counts
 
 
@@ -30,11 +31,17 @@ def steps(folder: Path, quick: bool) -> dict[str, Any]:
     """Every step of a run, with every fault that can happen at it."""
     whole = unbroken(WORK, folder / "whole", keep=True).folder
     names = counted(folder / "counted")
-    every = range(1, len(names) + 1, 13 if quick else 1)
+    every = chosen(len(names), quick)
     cases = [Fault(kind, step) for step in every for kind in ("error", "kill")]
     cases += [Fault("torn", step) for step in every if names[step - 1] == "write"]
     found = forks.spread(cases, lambda fault, own: one(fault, own, whole), folder / "cases")
     return figures(found, steps=len(names))
+
+
+def chosen(count: int, quick: bool) -> list[int]:
+    """Which steps of a run are tried: all, or some of them and always the last ones."""
+    every = range(1, count + 1)
+    return sorted({*every[::13], *every[-LAST:]}) if quick else list(every)
 
 
 def counted(folder: Path) -> list[str]:

@@ -77,8 +77,8 @@ def state(run: Path, finished: int) -> dict[str, str]:
 
 def bytes_of(run: Path, rounds: int) -> dict[str, str]:
     """What must be equal in two runs of one experiment: scores and the last states."""
-    if not (run / "done").exists():
-        return {"not finished": str(run)}
+    if lacks := [name for name in ("card.md", "done") if not (run / name).exists()]:
+        return {f"lacks {name}": str(run) for name in lacks}
     return {"scores.jsonl": sha256(run / "scores.jsonl"), **state(run, rounds)}
 
 

@@ -46,6 +46,7 @@ def complaint(cli: Cli, *words: str | Path) -> str:
         ("data show pacs", ["benchmark 'pacs' reads real images: set PROTOFED_DATA"]),
         ("data show digit", ["unknown benchmark 'digit'; did you mean 'digits'?", "\nknown: "]),
         ("data doctor photoz", ["unknown benchmark 'photoz'", "a folder of images: there is none"]),
+        ("export runs/nope", ["error: runs/nope: no such folder; `protofed run` begins a run\n"]),
         ("methods show fedav", ["unknown method 'fedav'; did you mean 'fedavg'?", "\nknown: "]),
         ("methods --json show fedavg", ["write --json after show"]),
         ("data show digits-mini --picture no/a.png", ["cannot write no/a.png: No such file"]),
@@ -126,6 +127,28 @@ def test_what_the_system_refuses_ends_without_a_traceback(cli: Cli, tiny: Path) 
     err = complaint(cli, "run", "--spec", tiny, "--out", "a" * 300)
     assert err.startswith("error: ")
     assert "File name too long" in err
+
+
+def no_memory(*given: object) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "helps"),
+    [
+        ("data doctor digits-mini", "protofed.data.doctor.examine", "fewer or smaller images"),
+        ("predict . a.png", "protofed.product.source.take", "give a file of `protofed export`"),
+        ("predict a.onnx a.png", "protofed.product.formats.read", "end other programs"),
+    ],
+)
+def test_without_memory_what_is_advised_can_help(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: str, where: str, helps: str
+) -> None:
+    monkeypatch.setattr(where, no_memory)
+    err = complaint(cli, *words.split())
+    assert "ran out of memory" in err
+    assert helps in err
+    assert "batch" not in err
 
 
 ANSWERED = """

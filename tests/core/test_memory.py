@@ -4,9 +4,15 @@ import errno
 
 import pytest
 import torch
+from torch import Tensor
 
 from protofed.core.errors import ProtofedError
 from protofed.core.memory import memory_for
+from protofed.core.message import Message
+from protofed.core.site import Site
+from protofed.core.tally import tally
+from protofed.methods.fedavg import FedAvg
+from protofed.testing.toy import toy_data, toy_sites
 
 
 def take_all() -> None:
@@ -29,6 +35,24 @@ def test_whose_memory_ran_out_is_told(shortage: object) -> None:
     first, advice = str(caught.value).splitlines()
     assert first.startswith("client 3, in round 2, ran out of memory")
     assert "training.batch" in advice
+
+
+def test_who_asks_says_what_helps() -> None:
+    with pytest.raises(ProtofedError) as caught, memory_for("it", "use less"):
+        no_memory()
+    assert str(caught.value) == "it ran out of memory\nuse less"
+
+
+class Greedy(FedAvg):
+    def predict(self, site: Site, inbox: Message, state: None, x: Tensor) -> Tensor:
+        raise MemoryError
+
+
+def test_scoring_whose_batches_are_its_own_does_not_advise_smaller_ones() -> None:
+    site, _ = toy_sites(Greedy())
+    with pytest.raises(ProtofedError, match="scoring ran out of memory\nuse a smaller net") as told:
+        tally(Greedy(), site, Message(), None, toy_data(0, 4))
+    assert "batch" not in str(told.value)
 
 
 def test_how_much_was_asked_for_is_told() -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
+from protofed.data.catalog import load
+from protofed.data.findings import of_files
+from protofed.data.folder import folder_entry
 from protofed.data.packing import packed
 from tests.data.pictures import make
 
@@ -89,3 +92,14 @@ def test_a_test_folder_without_a_usable_image_is_not_replaced_by_a_split(
         (tmp_path / "own" / "photo" / "test" / "cat" / "a.png").touch()
     with pytest.raises(ProtofedError, match="has no test image that can be used, of 20 in all"):
         packed(tmp_path / "own", 32)
+
+
+def test_one_bad_file_is_one_file(tmp_path: Path) -> None:
+    root = make(tmp_path / "own")
+    (root / "photo" / "cat" / "bad.png").touch()
+    _, photo = load(str(root)).domains
+    assert "; 1 file skipped: photo/cat/bad.png (" in photo.note
+    with pytest.raises(ProtofedError, match=": 1 file cannot be used:\n"):
+        folder_entry(root, strict=True).version(32)
+    (finding,) = of_files(packed(root, 32).skipped)
+    assert finding.title == "1 file cannot be used"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
 
 import pytest
+from pydantic.dataclasses import dataclass
 
+from protofed.core import disk
 from protofed.core.errors import ProtofedError
 from protofed.experiment.card import card, safe
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import run
+from protofed.methods.fedavg import FedAvg
+from tests.cli.conftest import Cli
+from tests.cli.conftest import cli as cli
 from tests.data.pictures import make
+from tests.experiment.conftest import Make
 
 HOSTILE = "<script>alert(1)<|script> [x](http:y) `a` *b*"
 
@@ -33,6 +40,7 @@ def play(root: Path, out: Path, method: str) -> RunDir:
 def test_a_card_holds_the_runs_own_numbers(tmp_path: Path) -> None:
     folder = play(make(tmp_path / "photos"), tmp_path / "run", "fedproto")
     text = folder.card.read_text()
+    folder.card.unlink()
     assert text == card(folder)  # from files alone, so that it can be made again
     first, last = folder.lines(folder.scores)
     for domain, score in last["domains"].items():
@@ -75,3 +83,39 @@ def test_names_of_strangers_are_plain_words(tmp_path: Path) -> None:
     cells = {line.count(" | ") for line in text.splitlines() if line.startswith("| 0 |")}
     assert cells == {4}  # a bar in a name makes no column
     assert safe("a\n# b") == r"a\\n\# b"
+
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    """A method that protofed does not know by name."""
+
+
+def test_the_card_of_a_strangers_method_is_printed(tiny: Make, tmp_path: Path, cli: Cli) -> None:
+    run(tiny(rounds=1).model_copy(update={"method": Mine()}), tmp_path / "run", workers=0)
+    folder = RunDir(tmp_path / "run")
+    assert "From Python, as the method is not one of protofed's own." in card(folder)
+    assert " in 1 round. The method: " in card(folder)
+    assert cli("card", folder.path).out == folder.card.read_text()
+    folder.card.write_text("\x1b[2J\n")  # whoever wrote it, it steers no terminal
+    assert cli("card", folder.path).out == "\\x1b[2J\n"
+
+
+def test_a_card_that_cannot_be_written_leaves_the_run_unfinished(
+    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, real = RunDir(tmp_path / "run"), disk.replace
+
+    def broken(old: Path, new: Path) -> None:
+        if new == folder.card:
+            raise OSError(errno.EIO, "Input/output error")
+        real(old, new)
+
+    monkeypatch.setattr(disk, "replace", broken)
+    told = rf"cannot write to {folder.path}: Input/output error\nall rounds up to 1 are safe there"
+    with pytest.raises(ProtofedError, match=told):
+        run(tiny(rounds=1), folder.path, workers=0)
+    with pytest.raises(ProtofedError, match="no finished run"):
+        card(folder)
+    monkeypatch.undo()
+    run(tiny(rounds=1), folder.path, workers=0)
+    assert folder.card.read_text() == card(folder)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from faults.__main__ import PARTS, parser
+from faults.work import differences
 
-from faults import report
+from faults import disks, report, steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +35,8 @@ def test_every_promise_holds_in_short(tmp_path: Path) -> None:
     untried = {name for name, part in parts.items() if not part["tried"]}
     assert untried <= {"readonly"}  # where root may neither be stopped by a mode nor mount
     assert all(part["held"] == part["tried"] for part in parts.values())
+    recorded = kept()["parts"]["steps"]["steps"]
+    assert parts["steps"]["steps"] == recorded, "stale: run python -m faults --only steps"
     assert f"| {parts['kills']['held']} of {parts['kills']['tried']}" in ended.stdout
 
 
@@ -59,6 +62,28 @@ def test_a_failure_is_told_and_counted() -> None:
     told = report.markdown(results)
     assert "199 of 200" in told
     assert "- **failed** kills: fedavg: other scores.jsonl" in told
+
+
+def test_flips_that_were_found_are_not_lessened_by_a_run_that_went_wrong() -> None:
+    found = disks.flipped(100, ["bit 3"], [[], ["other done", "not told"]])
+    assert (found["held"], found["tried"]) == (99, 100)
+    assert (found["resumed_held"], found["resumed"]) == (1, 2)
+    assert found["failures"] == ["bit 3", "other done", "not told"]
+
+
+def test_the_last_steps_are_always_tried() -> None:
+    assert steps.chosen(30, quick=False) == list(range(1, 31))
+    assert steps.chosen(30, quick=True) == [1, 14, *range(23, 31)]
+
+
+def test_a_run_without_a_card_is_not_equal(tmp_path: Path) -> None:
+    for run in ("one", "two"):
+        (tmp_path / run).mkdir()
+        for name in ("done", "card.md", "scores.jsonl"):
+            (tmp_path / run / name).touch()
+    assert differences(tmp_path / "one", tmp_path / "two", 1) == []
+    (tmp_path / "one" / "card.md").unlink()
+    assert "lacks card.md" in differences(tmp_path / "one", tmp_path / "two", 1)
 
 
 def test_a_wrong_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic.dataclasses import dataclass
+from torch import Tensor
 
+from protofed.core.message import Message
+from protofed.core.site import Site
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.runner import run
+from protofed.methods.fedavg import FedAvg
 
 DOMAINS = ["optical", "print"]
+
+
+@dataclass(frozen=True)
+class Contrary(FedAvg):
+    """Predicts what its net likes least."""
+
+    def predict(self, site: Site, inbox: Message, state: None, x: Tensor) -> Tensor:
+        return -super().predict(site, inbox, state, x)
 
 
 def played(factory: pytest.TempPathFactory, method: str, **sections: Any) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ from protofed.figures.saliency import grad_cam, heat_of, last_convolution
 from protofed.figures.style import Options, save
 from protofed.figures.trained import only_domain
 from protofed.nets import NETS, build
-from protofed.testing.toy import toy_data, toy_net
-from tests.figures.played import played
+from protofed.testing.toy import CLASSES, toy_data, toy_net
+from tests.figures.played import Contrary, played
 
 
 @pytest.fixture
@@ -32,8 +33,14 @@ def images(count: int) -> Tensor:
     return toy_data(0, count).images.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
+def best(net: Net, x: Tensor) -> Tensor:
+    """The classes [B] with the net's best scores."""
+    said: Tensor = net.eval()(x).logits.argmax(1)
+    return said
+
+
 @torch.no_grad()
-def slow_heat(net: Net, x: Tensor) -> list[list[float]]:
+def slow_heat(net: Net, x: Tensor, label: int) -> list[list[float]]:
     """Grad-CAM of one image [1, channels, side, side] in doubles, with slopes by differences."""
     net = copy.deepcopy(net).double().eval()
     encoder = net.encoder
@@ -44,7 +51,6 @@ def slow_heat(net: Net, x: Tensor) -> list[list[float]]:
         logits = net.head(net.neck(encoder[1:](changed)))
         return float(logits[0, label])
 
-    label = int(net(x.double()).logits.argmax())
     _, layers, height, width = maps.shape
     small = [[0.0] * width for _ in range(height)]
     for k in range(layers):
@@ -83,30 +89,31 @@ def enlarged(small: list[list[float]], side: int) -> list[list[float]]:
     return [[value(row, column) for column in range(side)] for row in range(side)]
 
 
-def test_heat_is_that_of_differences_and_loops() -> None:
+@pytest.mark.parametrize("beside", [0, 1])  # the heat of the best class, and of another one
+def test_heat_is_that_of_differences_and_loops(beside: int) -> None:
     net, x = toy_net(), images(6)
-    seen = grad_cam(net, initial(net), x)
-    for one, heat in zip(x, seen.heat, strict=True):
-        assert torch.allclose(heat, torch.tensor(slow_heat(net, one[None])), atol=1e-4)
-    chances = net.eval()(x).logits.softmax(1)
-    assert torch.allclose(seen.chances, chances)
+    labels = (best(net, x) + beside) % CLASSES
+    found = grad_cam(net, initial(net), x, labels)
+    for one, heat, label in zip(x, found, labels.tolist(), strict=True):
+        assert torch.allclose(heat, torch.tensor(slow_heat(net, one[None], label)), atol=1e-4)
 
 
 def test_the_net_is_left_as_it_was() -> None:
     net, x = toy_net(), images(2)
     model = initial(net)
     before = copy.deepcopy(net.state_dict())
-    first = grad_cam(net, model, x)
+    first = grad_cam(net, model, x, best(net, x))
     assert all(torch.equal(leaf, before[name]) for name, leaf in net.state_dict().items())
     assert all(leaf.grad is None for leaf in net.parameters())
     assert not last_convolution(net)._forward_hooks
-    assert torch.equal(grad_cam(net, model, x).heat, first.heat)
+    assert torch.equal(grad_cam(net, model, x, best(net, x)), first)
 
 
 def test_the_models_weights_count_and_not_those_of_the_net() -> None:
     net, other, x = toy_net(), toy_net(seed=1), images(2)
+    said = best(other, x)
     assert torch.equal(
-        grad_cam(net, initial(other), x).heat, grad_cam(other, initial(other), x).heat
+        grad_cam(net, initial(other), x, said), grad_cam(other, initial(other), x, said)
     )
 
 
@@ -160,11 +167,24 @@ def test_the_sheet_tells_what_each_run_predicts(run: Path) -> None:
             predicted = int(opened.predictions(picture.data))
             seen = seen_by(opened, picture)
             sign = "✓" if predicted == picture.label else "✗"
-            chance = float(seen.chances[0, predicted])
+            chance = float(opened.scores(picture.data).softmax(1)[0, predicted])
             assert axes.get_xlabel() == f"{predicted}: {chance:.0%} {sign}"
-            assert torch.equal(torch.tensor(axes.images[-1].get_array()), seen.heat[0])
+            assert torch.equal(torch.tensor(axes.images[-1].get_array()), seen.heat)
             told = [text.get_text() for text in axes.texts]
             assert told == ([] if float(seen.heat.max()) > 0 else ["no heat"])
+
+
+def test_the_sheet_follows_the_method_where_the_net_says_something_else(run: Path) -> None:
+    opened = open_run(run)
+    contrary = opened.experiment.model_copy(update={"method": Contrary()})
+    (picture,) = in_turn(opened.federation.tests, 1, seed=0)
+    seen = seen_by(replace(opened, experiment=contrary), picture)
+    site, model = opened.model()
+    x = site.pixels.test(picture.data.images)
+    logits = site.look(model, x).logits
+    assert torch.equal(seen.chances, (-logits[0]).softmax(0))
+    assert torch.equal(seen.heat, grad_cam(site.net, model, x, logits.argmin(1))[0])
+    assert not torch.equal(seen.heat, grad_cam(site.net, model, x, logits.argmax(1))[0])
 
 
 def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:

@@ -7,17 +7,26 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
+from protofed.core.model import initial
 from protofed.core.site import Dataset
 from protofed.data.decode import Decoded, decode
 from protofed.experiment.opened import open_run
+from protofed.figures.saliency import grad_cam
+from protofed.product import explain
+from protofed.product.ask import ask, found
+from protofed.product.explain import Explainer
+from protofed.product.source import take
 from tests.cli.conftest import Cli
 from tests.data.pictures import spoil
+from tests.figures.played import Contrary
 from tests.product.conftest import Played
 
 
@@ -128,11 +137,54 @@ def test_explain_writes_a_picture_for_each_image(
     ended = cli("predict", "m.safetensors", where, tmp_path / "odd", "--explain", "heat")
     assert ended.code == 0, ended.err
     pictures = sorted(path.name for path in Path("heat").iterdir())
-    assert pictures[:2] == ["0001-000.jpg.png", "0002-001.png.png"]
+    assert pictures[:2] == ["0001-000.png", "0002-001.png"]
     assert len(pictures) == 7
     with Image.open(Path("heat") / pictures[-1]) as drawn:
-        assert drawn.size[0] > 2 * drawn.size[1] // 2
+        assert drawn.size[0] > 1.5 * drawn.size[1]  # two beside each other
         assert len(drawn.convert("RGB").getcolors(1 << 24) or []) > 50
     cli("export", folder, "--to", "torchscript", "-o", "m.pt")
     refused = cli("predict", "m.pt", where, "--explain", "heat2")
     assert (refused.code, "--to safetensors" in refused.err) == (2, True)
+
+
+def test_the_heat_is_that_of_the_label(
+    played: Played, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = take(played()).product
+    assert product.portable is not None
+    product.portable.method = Contrary()  # whose label is never the one that the net likes best
+    shown: list[tuple[Tensor, Tensor, str]] = []
+
+    def caught(*given: Any) -> bytes:
+        shown.append(given)
+        return b""
+
+    monkeypatch.setattr(explain, "explained", caught)
+    (answer,) = ask(
+        product, found([photos / "neg" / "cat" / "001.png"]), Explainer(product, tmp_path / "heat")
+    )
+    ((image, heat, title),) = shown
+    net, x = product.portable.net, product.portable.pixels.test(image[None])
+    least = net(x).logits.argmin(1)
+    assert title.startswith(f"{answer.label}: ")
+    assert answer.label == product.facts.classes[int(least)]
+    assert torch.equal(heat, grad_cam(net, initial(net), x, least)[0])
+    assert not torch.equal(heat, grad_cam(net, initial(net), x, 1 - least)[0])
+
+
+def test_a_place_that_cannot_hold_pictures_is_told(
+    cli: Cli, played: Played, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for place, why in (("file", "it is a file"), ("file/below", "Not a directory")):
+        ended = cli("predict", played(), photos, "--explain", place)
+        told = f"error: --explain {place}: {why}; name a folder to write to\n"
+        assert (ended.code, ended.err.endswith(told)) == (2, True)
+
+
+def test_one_file_is_no_files(cli: Cli, played: Played, photos: Path) -> None:
+    assert "\n1 of 1 file cannot be read:\n" in cli("predict", played(), "missing.png").out
+    one = photos / "neg" / "cat" / "001.png"
+    assert cli("predict", played(), one, "--explain", "heat").err.endswith(
+        "wrote 1 picture into heat\n"
+    )

@@ -66,7 +66,7 @@ def main() -> None:
     """Run the command line; what the user can mend ends as a few lines and exit code 2."""
     telling.set(tell)
     try:
-        with memory_for("protofed"):
+        with memory_for("protofed", "use fewer or smaller images, or end other programs"):
             app()
     except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours
         for line in f"error: {fault}".split("\n"):  # names in it may come from anywhere

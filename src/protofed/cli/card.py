@@ -10,7 +10,9 @@ import typer
 
 def card(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Print the model card of a finished run, as it lies in its folder as card.md."""
+    from protofed.cli.show import echo
     from protofed.experiment.card import card as card_of
     from protofed.experiment.rundir import RunDir
 
-    typer.echo(card_of(RunDir(run)), nl=False)
+    for line in card_of(RunDir(run)).splitlines():  # the file may be a stranger's
+        echo(line)

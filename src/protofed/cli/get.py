@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofed.core.errors import plural
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -78,7 +80,7 @@ def _tell(name: str, source: Source) -> None:
     hosts = dict.fromkeys(urlsplit(url).netloc for file in files for url in file.urls)
     size = f"about {max(1, source.size // 10**6):,} MB" if source.size else "size not told"
     lines = [
-        f"{name}: {len(files)} file{'s' * (len(files) > 1)}, {size}, from {', '.join(hosts)}",
+        f"{name}: {plural(len(files), 'file')}, {size}, from {', '.join(hosts)}",
         f"  licence: {source.licence}",
         f"  cite: {source.citation}",
     ]

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofed.core.errors import plural
+
 if TYPE_CHECKING:
     from protofed.product.ask import Answer
     from protofed.product.source import Product
+
+FROM_A_FILE = "end other programs, or go to a machine with more"
+FROM_A_RUN = f"give a file of `protofed export`: a run loads its images too; or {FROM_A_FILE}"
 
 
 def predict(
@@ -37,14 +42,16 @@ def predict(
     Files that cannot be read are named with the reason, and the rest is labelled; the exit code is
     then 1. Names of folders are not taken for labels: nothing is scored here.
     """
+    from protofed.core.memory import memory_for
     from protofed.product.ask import ask, found
     from protofed.product.explain import Explainer
 
     if as_json and as_csv:
         raise typer.BadParameter("give either --json or --csv")
-    product = _product(model, client)
-    look = Explainer(product, explain) if explain else None
-    answers = list(ask(product, found(images), look))
+    with memory_for("predict", FROM_A_RUN if model.is_dir() else FROM_A_FILE):
+        product = _product(model, client)
+        look = Explainer(product, explain) if explain else None
+        answers = list(ask(product, found(images), look))
     if as_json:
         plain = {"model": product.facts.name, "digest": product.facts.digest}
         typer.echo(json.dumps({**plain, "answers": [a.plain() for a in answers]}, indent=2))
@@ -53,7 +60,7 @@ def predict(
     else:
         _print(product, answers)
     if look:
-        typer.echo(f"wrote {look.written} pictures into {explain}", err=True)
+        typer.echo(f"wrote {plural(look.written, 'picture')} into {explain}", err=True)
     if any(answer.fault for answer in answers):
         raise typer.Exit(1)
 
@@ -95,7 +102,7 @@ def _print(product: Product, answers: Sequence[Answer]) -> None:
     typer.echo()
     echo(f"{product.facts.name}; run {product.facts.digest[:12]}")
     if bad:
-        echo(f"{len(bad)} of {len(answers)} files cannot be read:")
+        echo(f"{len(bad)} of {plural(len(answers), 'file')} cannot be read:")
         for answer in bad:
             echo(f"  {answer.file}: {answer.fault}")
 

@@ -12,8 +12,6 @@ from protofed.cli.run import WORKERS, how_many, show, watched
 if TYPE_CHECKING:
     from protofed.experiment.spec import Experiment
 
-SHOWN = 5  # run folders that are named to who gave the folder around them
-
 
 def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)],
@@ -26,28 +24,15 @@ def resume(
     bit, as if it had never stopped. Of a finished run the table is printed.
     """
     from protofed.experiment.result import read_result
-    from protofed.experiment.rundir import RunDir
+    from protofed.experiment.rundir import RunDir, check_is_run
 
-    _check(run)
+    check_is_run(run)
     place = RunDir(run)
     if place.done.exists():
         result = read_result(place)
     else:
         result = watched(_experiment(run), run, False, set(), how_many(workers))
     show(result, as_json)
-
-
-def _check(folder: Path) -> None:
-    """Stop where there is no run."""
-    from protofed.core.errors import ProtofedError
-
-    if not folder.is_dir():
-        raise ProtofedError(f"{folder}: no such folder; `protofed run` begins a run")
-    if not (folder / "spec.json").exists():
-        inside = [str(spec.parent) for spec in sorted(folder.glob("*/spec.json"))]
-        hint = f"\nin it are: {', '.join(inside[:SHOWN])}" if inside else ""
-        more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
-        raise ProtofedError(f"{folder} is not the folder of a run: no spec.json{hint}{more}")
 
 
 def _experiment(folder: Path) -> Experiment:

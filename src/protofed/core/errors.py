@@ -27,6 +27,11 @@ def printable(text: str, most: int | None = None) -> str:
     return shown if most is None or len(text) <= most else f"{shown}..."
 
 
+def plural(count: int, word: str) -> str:
+    """A number of things: ``1 file``, ``2 files``."""
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint to append to a message: ``; did you mean 'rounds'?``, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

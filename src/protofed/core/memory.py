@@ -22,9 +22,12 @@ def is_shortage(fault: BaseException) -> bool:
     return isinstance(fault, MemoryError) or getattr(fault, "errno", None) == errno.ENOMEM
 
 
+TRAINING = "use smaller batches (training.batch), a smaller net, or fewer processes (--workers 0)"
+
+
 @contextmanager
-def memory_for(whom: str) -> Iterator[None]:
-    """Say of memory that runs out in here that it was `whom` who needed it."""
+def memory_for(whom: str, advice: str = TRAINING) -> Iterator[None]:
+    """Say of memory that runs out in here that it was `whom` who needed it, and what helps."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as fault:
@@ -32,7 +35,4 @@ def memory_for(whom: str) -> Iterator[None]:
             raise
         asked = ASKED.search(str(fault))
         more = f" when {int(asked[1]) / 1e6:,.1f} MB more were needed" if asked else ""
-        raise ProtofedError(
-            f"{whom} ran out of memory{more}\n"
-            f"use smaller batches (training.batch), a smaller net, or fewer processes (--workers 0)"
-        ) from None
+        raise ProtofedError(f"{whom} ran out of memory{more}\n{advice}") from None

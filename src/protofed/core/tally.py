@@ -14,6 +14,8 @@ from protofed.core.method import C, Method, S
 from protofed.core.site import Dataset, Site
 
 MAIN = ""  # the name under which `Method.predict` is counted; opinions have names of their own
+# Not training.batch: scoring has batches of its own.
+ADVICE = "use a smaller net, smaller images (data.side), or fewer processes (--workers 0)"
 
 
 class Tally(NamedTuple):
@@ -43,7 +45,7 @@ def joined(parts: Sequence[Tallies]) -> Tallies:
 def tally(method: Method[S, C], site: Site, inbox: Message, state: C, test: Dataset) -> Tallies:
     """Score a published message, with a client's state if the method is personal."""
     correct: Counter[str] = Counter({MAIN: 0})
-    with memory_for("scoring"):
+    with memory_for("scoring", ADVICE):
         for x, y in site.scan(test):
             answers = {MAIN: method.predict(site, inbox, state, x)}
             for name, scores in {**answers, **method.opinions(site, inbox, state, x)}.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from protofed.core.errors import plural
 from protofed.data.benchmark import Benchmark
 from protofed.data.duplicates import Picture
 from protofed.data.shift import Shift
@@ -82,7 +83,7 @@ def of_files(skipped: dict[str, str]) -> list[Finding]:
         return []
     details = [f"{name}: {why}" for name, why in skipped.items()]
     advice = "save them again, or delete them; until then they are skipped"
-    return [Finding("bad", f"{len(skipped)} files cannot be used", details, advice)]
+    return [Finding("bad", f"{plural(len(skipped), 'file')} cannot be used", details, advice)]
 
 
 def of_copies(
@@ -102,7 +103,7 @@ def of_copies(
     return [
         Finding(
             "look" if grade == "bad" and kind != "the same" else grade,
-            f"{len(sorts[sort])} images occur more than once ({kind} pixels) {sort}",
+            f"{plural(len(sorts[sort]), 'image')} found more than once ({kind} pixels) {sort}",
             sorts[sort],
             advice,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, plural
 from protofed.data import archive
 from protofed.data.archive import Archive
 from protofed.data.benchmark import Domain
@@ -31,7 +31,7 @@ class FolderEntry(Entry):
         if self.strict and pack.skipped:
             lines = "\n".join(f"  {name}: {why}" for name, why in pack.skipped.items())
             raise ProtofedError(
-                f"{self.root}: {len(pack.skipped)} files cannot be used:\n{lines}\n"
+                f"{self.root}: {plural(len(pack.skipped), 'file')} cannot be used:\n{lines}\n"
                 "mend or remove them, or leave data.strict out to skip them"
             )
         return pack

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.disk import sha256, write_json
+from protofed.core.errors import plural
 from protofed.data.cache import cache_folder, write_arrays
 from protofed.data.decode import shown
 from protofed.data.layout import ImageFile, Layout, layout
@@ -156,7 +157,7 @@ def _note(found: Layout, domain: str, skipped: dict[str, str]) -> str:
     mine = [f"{n} ({why})" for n, why in skipped.items() if n.startswith(f"{shown(domain)}/")]
     notes = [split_note(found, domain)]
     if mine:
-        notes.append(f"{len(mine)} files skipped: {'; '.join(mine)}")
+        notes.append(f"{plural(len(mine), 'file')} skipped: {'; '.join(mine)}")
     return "; ".join(filter(None, notes))
 
 

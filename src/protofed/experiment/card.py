@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protofed.core.disk import sha256, size, write_whole
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.disk import sha256, size
+from protofed.core.errors import ProtofedError, plural, printable
 from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import method_name
 from protofed.experiment.evaluate import Scores
 from protofed.experiment.parse import recorded
-from protofed.experiment.result import Result, read_result
+from protofed.experiment.result import Result, read_result, result_of
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 from protofed.experiment.submitted import is_remote
@@ -27,23 +27,24 @@ WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
 def finish(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
-    """Mark a run as finished, and write its card."""
+    """Write a run's card, and mark it as finished: last, so that no finished run lacks one."""
     scores = sha256(folder.scores)  # so that swapped files are noticed
     done = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
+    folder.write_card(card_of(folder, experiment, result_of(folder, done)))
     folder.write("done", done)
-    write_whole(folder.card, card_of(folder, experiment).encode())
 
 
 def card(folder: RunDir) -> str:
-    """The card of a finished run as Markdown, from its files alone."""
+    """The card of a finished run as Markdown; made from its other files if there is none."""
     if not folder.done.exists():
         raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
-    return card_of(folder, recorded(folder.path))
+    if folder.card.exists():  # always, but for runs of an earlier protofed
+        return folder.card.read_text(encoding="utf-8", errors="replace")
+    return card_of(folder, recorded(folder.path), read_result(folder))
 
 
-def card_of(folder: RunDir, experiment: Experiment) -> str:
-    """The card of a finished run whose experiment is known; its method may be a stranger's."""
-    result = read_result(folder)
+def card_of(folder: RunDir, experiment: Experiment, result: Result) -> str:
+    """The card of a run whose experiment is known; its method may be a stranger's."""
     world = read_json(folder.path / "env.json")
     holdings = json.loads((folder.path / "partition.json").read_text(encoding="utf-8"))
     sections = [
@@ -79,7 +80,7 @@ def _heading(experiment: Experiment) -> list[str]:
         f"# {safe(about.label)} on {safe(experiment.data.label)}",
         "",
         f"A classifier of images: the net {safe(nets)}, trained by {safe(about.label)} in "
-        f"{experiment.rounds} rounds. The method: {safe(paper)}.",
+        f"{plural(experiment.rounds, 'round')}. The method: {safe(paper)}.",
     ]
     return lines + ([f"Note on the method: {safe(about.star)}."] if about.star else [])
 

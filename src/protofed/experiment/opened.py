@@ -20,7 +20,7 @@ from protofed.experiment.checkpoint import Checkpoint, load_server
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.parse import recorded
 from protofed.experiment.remote import coordinator
-from protofed.experiment.rundir import RunDir
+from protofed.experiment.rundir import RunDir, check_is_run
 from protofed.experiment.spec import Experiment
 from protofed.experiment.submitted import is_remote, offers_on_record
 
@@ -50,12 +50,14 @@ class Opened:
 
     def predictions(self, data: Dataset) -> Tensor:
         """The predicted classes [N] of all images of `data`."""
+        return self.scores(data).argmax(1)
+
+    def scores(self, data: Dataset) -> Tensor:
+        """What the method says of all images of `data`, [N, C]."""
         site, state = self.speaker()
         inbox = self.method.publish(self.server)
         with torch_threads(self.experiment.threads):
-            rows = [
-                self.method.predict(site, inbox, state, x).argmax(1) for x in _inputs(site, data)
-            ]
+            rows = [self.method.predict(site, inbox, state, x) for x in _inputs(site, data)]
         return torch.cat(rows)
 
     def model(self) -> tuple[Site, Model]:
@@ -108,8 +110,8 @@ def open_run(folder: Path, finished: int | None = None) -> Opened:
 
 def open_model(folder: Path, finished: int | None = None) -> Opened:
     """The same for who needs no images: those of a federation across machines are not here."""
-    place = RunDir(folder)
-    experiment = recorded(folder)
+    check_is_run(folder)
+    place, experiment = RunDir(folder), recorded(folder)
     checkpoint = _last(place) if finished is None else place.kept(finished)
     if checkpoint is None:
         there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"

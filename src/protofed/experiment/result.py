@@ -55,7 +55,11 @@ class Result:
 
 def read_result(folder: RunDir) -> Result:
     """The result of a finished run, from its files alone."""
-    done = read_json(folder.done)
+    return result_of(folder, read_json(folder.done))
+
+
+def result_of(folder: RunDir, done: Mapping[str, Any]) -> Result:
+    """The result of a run of which `done` says, or is about to say, that it is finished."""
     evaluations = [Evaluation.from_plain(line) for line in folder.lines(folder.scores)]
     if not evaluations:
         raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")

@@ -25,6 +25,7 @@ from protofed.experiment.checkpoint import Checkpoint, Found, read_json
 from protofed.experiment.spec import Experiment
 
 KEEP = 2  # checkpoints; the one before the newest is the fallback
+SHOWN = 5  # run folders that are named to who gave the folder around them
 
 
 class RunDir:
@@ -94,6 +95,11 @@ class RunDir:
         """Write plain data as a JSON file of the folder."""
         with self._writing():
             disk.write_json(self.path / name, content)
+
+    def write_card(self, text: str) -> None:
+        """Write the card, for people."""
+        with self._writing():
+            disk.write_whole(self.card, text.encode())
 
     def append(self, file: Path, line: dict[str, Any]) -> None:
         """Add one line to a JSON Lines file, and see it on the disk."""
@@ -167,6 +173,17 @@ class RunDir:
     def newest(self) -> Checkpoint | None:
         """The checkpoint to go on from, or to read."""
         return self.find().checkpoint
+
+
+def check_is_run(folder: Path) -> None:
+    """Stop where there is no run."""
+    if not folder.is_dir():
+        raise ProtofedError(f"{folder}: no such folder; `protofed run` begins a run")
+    if not (folder / "spec.json").exists():
+        inside = [str(spec.parent) for spec in sorted(folder.glob("*/spec.json"))]
+        hint = f"\nin it are: {', '.join(inside[:SHOWN])}" if inside else ""
+        more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
+        raise ProtofedError(f"{folder} is not the folder of a run: no spec.json{hint}{more}")
 
 
 def _is_free(path: Path) -> bool:

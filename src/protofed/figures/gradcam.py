@@ -13,7 +13,7 @@ from protofed.core.errors import ProtofedError
 from protofed.core.rng import rng
 from protofed.core.site import Dataset
 from protofed.core.threads import torch_threads
-from protofed.figures.saliency import Seen, grad_cam
+from protofed.figures.saliency import grad_cam
 from protofed.figures.style import COLOURS, PALETTE, Options, new_figure
 from protofed.figures.trained import Chosen, names, one_round, only_domain, open_all, speaker
 
@@ -38,6 +38,13 @@ class Picture(NamedTuple):
     def label(self) -> int:
         """Its class."""
         return int(self.data.labels[0])
+
+
+class Seen(NamedTuple):
+    """What a run says about one image, and where its model saw that."""
+
+    chances: Tensor  # [C] softmax of the method's scores
+    heat: Tensor  # [side, side] from 0 to 1, for the class with the best score
 
 
 def draw(runs: Sequence[Path], options: Options) -> Figure:
@@ -81,8 +88,11 @@ def in_turn(tests: Chosen, count: int, seed: int) -> list[Picture]:
 def seen_by(run: Opened, picture: Picture) -> Seen:
     """What a run's model says about one image, and where it looked."""
     site, model = run.model()
+    scores = run.scores(picture.data)
     with torch_threads(run.experiment.threads):
-        return grad_cam(site.net, model, site.pixels.test(picture.data.images))
+        x = site.pixels.test(picture.data.images)
+        (heat,) = grad_cam(site.net, model, x, scores.argmax(1))
+    return Seen(scores[0].softmax(0), heat)
 
 
 def show_image(axes: Axes, image: Tensor) -> None:
@@ -105,8 +115,8 @@ def show_heat(axes: Axes, image: Tensor, heat: Tensor) -> None:
 
 def _heat(axes: Axes, picture: Picture, seen: Seen, classes: Sequence[str]) -> None:
     """A heat map over its image; below, what was predicted, and whether that is right."""
-    show_heat(axes, picture.data.images[0], seen.heat[0])
-    chance, predicted = (value.item() for value in seen.chances[0].max(0))
+    show_heat(axes, picture.data.images[0], seen.heat)
+    chance, predicted = (value.item() for value in seen.chances.max(0))
     right = predicted == picture.label
     told = f"{classes[int(predicted)]}: {chance:.0%} {'✓' if right else '✗'}"
     axes.set_xlabel(told, color=RIGHT if right else WRONG)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,15 +11,11 @@ from protofed.core.errors import ProtofedError
 from protofed.core.model import Model, Net, Out
 
 
-class Seen(NamedTuple):
-    """What a net says about images, and where it saw that."""
+def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
+    """The heat [B, side, side] from 0 to 1 of a class [B] each in images [B, channels, side, side].
 
-    chances: Tensor  # [B, C] softmax of its scores
-    heat: Tensor  # [B, side, side] from 0 to 1, for the class with the best score
-
-
-def grad_cam(net: Net, model: Model, x: Tensor) -> Seen:
-    """Images x [B, channels, side, side] through a model, with the heat of the predicted class."""
+    The classes are told, as a method's prediction need not be the net's own best score.
+    """
     maps: list[Tensor] = []
 
     def cut(layer: nn.Module, given: object, out: Tensor) -> Tensor:
@@ -35,9 +29,9 @@ def grad_cam(net: Net, model: Model, x: Tensor) -> Seen:
         out: Out = functional_call(net, state, (x,), strict=True)
     finally:
         handle.remove()
-    (slopes,) = torch.autograd.grad(out.logits.amax(1).sum(), maps[-1])
-    heat = heat_of(maps[-1].detach(), slopes, x.shape[-1])
-    return Seen(out.logits.detach().softmax(1), heat)
+    spoken = out.logits.gather(1, labels[:, None])
+    (slopes,) = torch.autograd.grad(spoken.sum(), maps[-1])
+    return heat_of(maps[-1].detach(), slopes, x.shape[-1])
 
 
 def heat_of(maps: Tensor, slopes: Tensor, side: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from protofed.core.disk import write_whole
@@ -29,14 +30,21 @@ class Explainer:
                 "give the run folder, or export it with --to safetensors"
             )
         self.portable: Portable = product.portable
+        self.classes = product.facts.classes
         self.folder, self.written = folder, 0
         self.model = initial(self.portable.net)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as fault:
+            why = "it is a file" if folder.is_file() else fault.strerror
+            raise ProtofedError(f"--explain {folder}: {why}; name a folder to write to") from fault
 
     def __call__(self, answer: Answer, image: Tensor) -> None:
         """Write the picture of one image [side, side, 3]."""
         self.written += 1
-        seen = grad_cam(self.portable.net, self.model, self.portable.pixels.test(image[None]))
+        x = self.portable.pixels.test(image[None])
+        said = torch.tensor([self.classes.index(answer.label)])
+        (heat,) = grad_cam(self.portable.net, self.model, x, said)
         title = printable(f"{answer.label}: {answer.confidence:.0%}", LONGEST)
-        name = f"{self.written:04d}-{label_of(answer.file)[:LONGEST]}.png"
-        write_whole(self.folder / name, explained(image, seen.heat[0], title))
+        name = f"{self.written:04d}-{label_of(Path(answer.file).stem)[:LONGEST]}.png"
+        write_whole(self.folder / name, explained(image, heat, title))
