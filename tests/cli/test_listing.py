@@ -60,6 +60,7 @@ def test_arguments_are_described(cli: Cli, words: str) -> None:
     ended = cli(*words.split(), "-h")
     told = ended.out.partition("Arguments:\n")[2].partition("\n\n")[0].splitlines()
     assert told
+    assert ended.out.count("rguments:") == 1
     assert all(len(line.split("[required]")[0].split()) > 2 for line in told)
     assert "\\" not in ended.out
 

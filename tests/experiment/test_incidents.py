@@ -100,6 +100,16 @@ def test_failed_rounds_in_a_row_stop_the_run_which_can_go_on(
     assert f"{PATIENCE} rounds failed" in result.notices[-1]
 
 
+def test_a_run_of_failed_rounds_alone_is_never_called_finished(
+    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lying(monkeypatch, lambda client, step: True)
+    for words in ("rounds in a row failed", "nothing was trained"):
+        with pytest.raises(ProtofedError, match=words):
+            run(tiny(rounds=PATIENCE), tmp_path / "a")
+    assert not RunDir(tmp_path / "a").done.exists()
+
+
 def test_failed_rounds_that_are_not_in_a_row_are_borne(
     tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

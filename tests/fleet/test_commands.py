@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
+from protofed.deploy import submit as submitting
+from protofed.deploy.job import Job
 from protofed.deploy.join import join
 from protofed.deploy.own import Site
-from protofed.deploy.serve import find
+from protofed.deploy.serve import Server, find
 from tests.cli.conftest import Cli
 
 
@@ -55,3 +57,12 @@ def test_a_fault_of_the_spec_is_told_before_anybody_is_asked(tmp_path: Path, cli
     ended = cli("submit", str(tmp_path / "spec.toml"))
     assert ended.code == 2
     assert "the sites bring the images" in ended.err
+
+
+def test_a_site_without_a_key_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitting, "find", lambda home: Server(1, "ca", ("north", "south")))
+    job = Job({}, str(tmp_path), "", ("north", "east"), 0, 9.0, 9.0, False)
+    with pytest.raises(ProtofedError, match="no key of east; it has those of north, south"):
+        submitting.submit(job, tmp_path, lambda line: None)

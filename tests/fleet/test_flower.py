@@ -64,6 +64,9 @@ def test_three_methods_at_once_give_the_bits_of_the_local_engine(
     specs = {
         name: spec(name, evaluate_every=2, net="moon-cnn") for name in ("fedavg", "fpl", "pgct")
     }
+    clone = tmp_path / "fleet" / "protofed"  # who works beside a clone must not be in its way
+    clone.mkdir(parents=True)
+    (clone / "pyproject.toml").write_text('[project]\nname = "protofed"\nversion = "1"\n')
     with Fleet(tmp_path / "fleet", images, SITES) as fleet:
         # At once, as starting Flower's processes is most of the work; no run must disturb another.
         patience = ("--deadline", "300", "--wait", "300")

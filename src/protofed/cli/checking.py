@@ -16,6 +16,6 @@ def run_check(site: Site, as_json: bool = False) -> NoReturn:
     from protofed.deploy.check import check, show
 
     lines = check(site)
-    found = [line._asdict() for line in lines]
+    found = [{**line._asdict(), "fix": "" if line.ok else line.fix} for line in lines]
     typer.echo(json.dumps(found, indent=2) if as_json else show(lines))
     raise typer.Exit(1 if any(line.ok is False for line in lines) else 0)

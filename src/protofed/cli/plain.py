@@ -26,6 +26,9 @@ class Plain(TyperCommand):
                 given.help = next((told.help for told in hints[given.name].__metadata__), None)
         return super().get_help(ctx).replace("\\[", "[")
 
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Nothing: click 8.5 lists arguments here, and typer does so beside the options."""
+
 
 class Several(Plain):
     """A command whose ``--sites a b c`` means ``--sites a --sites b --sites c``."""

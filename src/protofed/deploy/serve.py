@@ -62,7 +62,8 @@ def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
                 _register(own, found, home)
             where = f"{listen[0]}:{listen[1]}"
             write_json(home / RECORD, {**found._asdict(), "pid": os.getpid(), "listens": where})
-            print(f"serving on {where}", flush=True)
+            known = f" with TLS, for {', '.join(found.sites) or 'no site yet'}" if own else ""
+            print(f"serving on {where}{known}", flush=True)
             try:
                 _stand(link, own, listen, found, log)
             finally:
@@ -183,7 +184,9 @@ def _register(own: Path, server: Server, home: Path) -> None:
     """Let the SuperLink know the sites' keys; it keeps nothing when it ends."""
     keys = [str(own / "sites" / f"{name}.pub") for name in server.sites]
     command, env = [sys.executable, "-m", "protofed.deploy.register"], flower_environment(home)
-    done = subprocess.run([*command, *keys], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(  # at home: Flower takes a folder called as our connection for an app
+        [*command, *keys], env=env, cwd=home, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise ProtofedError(
             f"the sites' keys were not taken:\n{_last_of(done.stdout + done.stderr)}"

@@ -41,6 +41,11 @@ def submit(job: Job, home: Path, hear: Callable[[dict[str, Any]], None]) -> None
     The run ends with this process: who wants it to outlive a terminal lets it run in a service.
     """
     server = find(home)
+    if unknown := [name for name in job.sites if server.sites and name not in server.sites]:
+        raise ProtofedError(
+            f"--sites: the server has no key of {', '.join(unknown)}; it has those of "
+            f"{', '.join(server.sites)}\n`protofed keys` adds sites, then start the server again"
+        )
     if not job.sites and not job.count:
         job = replace(job, sites=server.sites)
     with tempfile.TemporaryDirectory(prefix="protofed-") as place, _door(Path(place)) as door:
@@ -75,7 +80,7 @@ def _called(door: socket.socket, server: Server, home: Path) -> socket.socket:
 def _flwr_run(home: Path, file: Path) -> None:
     command = ["flwr", "run", str(APP), CONNECTION, "--run-config", f'job="{file}"']
     env = flower_environment(home)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ProtofedError(f"Flower did not take the run: {done.stdout}{done.stderr}")
 

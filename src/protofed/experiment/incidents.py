@@ -59,7 +59,19 @@ class Incidents:
             raise ProtofedError(
                 f"{self.failed} rounds in a row failed, the last one so:\n{lost[-1].words}\n"
                 f"the reasons are in {self.folder.events}\n"
-                f"the same command goes on from the newest checkpoint, which has the old state"
+                f"mend that (if answers came late, raise --deadline); then the same command, for "
+                f"submit with --resume, goes on from the newest checkpoint, which has the old state"
+            )
+
+    def check_any(self) -> None:
+        """Refuse to call a run finished in which no round has succeeded."""
+        lines = self.folder.lines(self.folder.events)
+        lost = {line["round"] for line in lines if line.get("client", 0) is None}
+        if len(lost) >= self.experiment.rounds:
+            raise ProtofedError(
+                f"{self.folder.path}: every round has failed, so that nothing was trained\n"
+                f"the reasons are in {self.folder.events}; mend them, and run it anew into "
+                f"another folder with --out"
             )
 
     def summary(self) -> list[str]:

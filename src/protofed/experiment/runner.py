@@ -142,6 +142,7 @@ class Run(Generic[S, C]):
             left, wrong = pace * (total - finished), self.incidents.words()
             watch(Progress(finished, total, mean, left, (*self._told(), *wrong), missing))
             self.incidents.end_round()
+        self.incidents.check_any()
         notices = [*self.federation.notices, *self.incidents.summary()]
         finish(self.folder, self.experiment, notices)
 
