@@ -111,5 +111,6 @@ def check_least(experiment: Experiment, asked: int) -> None:
     if experiment.min_clients > asked:
         raise ProtofedError(
             f"min_clients: {experiment.min_clients} replies are needed, but a round asks {asked} "
-            f"clients\nlower min_clients, or raise participation or partition.clients"
+            f"clients\nlower min_clients, or raise participation or the number of clients "
+            f"(partition.clients; across machines, the sites that take part)"
         )
