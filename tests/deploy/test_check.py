@@ -5,13 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import ssl
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -25,6 +20,7 @@ from protofed.deploy.check import Line, show
 from protofed.deploy.check import check as look
 from protofed.deploy.keys import make
 from protofed.deploy.own import Site
+from tests.deploy.answering import answering
 from tests.deploy.flower import Guarded, free_port
 
 
@@ -46,33 +42,6 @@ def keys(tmp_path: Path) -> Path:
 def check(address: str, keys: Path | None, data: Path, home: Path) -> list[Line]:
     """What a site called north finds."""
     return look(Site(address, "north", data, home, keys))
-
-
-@contextmanager
-def answering(keys: Path | None, status: int = 403, date: float | None = None) -> Iterator[str]:
-    """A server with the federation's certificate that answers as told; its address."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response_only(status)
-            self.send_header("Date", formatdate(time.time() if date is None else date, usegmt=True))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    server = HTTPServer(("127.0.0.1", 0), Answer)
-    if keys:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        home = keys.parent / "server"
-        context.load_cert_chain(home / "server.crt", home / "server.key")
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"localhost:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def by_name(lines: list[Line]) -> dict[str, bool | None]:
@@ -101,6 +70,15 @@ def test_all_is_well_at_a_registered_site(
     assert ended.value.exit_code == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == [line.name for line in lines]
+
+
+def test_a_key_that_the_server_does_not_know_is_told(keys: Path, images: Path) -> None:
+    with answering(keys) as address:
+        assert by_name(check(address, keys, images, images))["registered"] is True
+        (keys.parent / "server" / "sites" / "north.pub").unlink()
+        (line,) = [e for e in check(address, keys, images, images) if e.name == "registered"]
+    assert line.ok is False
+    assert "server/sites" in line.fix
 
 
 def test_an_open_flower_port_is_not_to_be_joined(federation: Guarded, images: Path) -> None:

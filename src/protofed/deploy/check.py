@@ -16,7 +16,7 @@ from protofed.deploy.keys import PORT
 from protofed.deploy.lines import Line, show, some
 from protofed.deploy.own import Site, card, check_keys, look_at_images
 from protofed.deploy.policy import Policy, read_policy
-from protofed.deploy.reach import reach
+from protofed.deploy.reach import reach, registered
 
 __all__ = ["Line", "check", "show"]
 
@@ -27,7 +27,10 @@ LEAST_DISK, LEAST_MEMORY = 2 * GB, 1 * GB
 
 def check(site: Site) -> list[Line]:
     """Look at all that a site needs to take part; nothing is changed anywhere."""
-    lines = [*reach(site.server, site.keys), *_key(site), *_versions()]
+    lines = [*reach(site.server, site.keys), *_key(site)]
+    if site.keys and all(line.ok is not False for line in lines):
+        lines.append(registered(site.server, site.keys))
+    lines += _versions()
     try:
         policy = read_policy(site.policy)
         lines.append(Line("policy", True, "; ".join(policy.words())))
@@ -61,7 +64,7 @@ def _key(site: Site) -> Iterator[Line]:
         text = f"{private} can be read by others on this machine (mode {mode:o})"
         yield Line("key", False, text, f"chmod 600 {private}")
     else:
-        yield Line("key", True, f"of site {site.name}; the server must have it registered")
+        yield Line("key", True, f"of site {site.name}")
     told = str(card(site.keys).get("server", ""))
     if told and site.server not in (told, told.removesuffix(f":{PORT}")):
         yield Line("key", None, f"was made for the server at {told}, not for {site.server}")

@@ -15,6 +15,24 @@ KEY, TIME, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 log = logging.getLogger("protofed.gate")
 
 
+def signed_headers(private: Path, time: str) -> dict[str, str]:
+    """The headers with which the owner of a private key signs a request, as Flower's sites do."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    key = form.load_ssh_private_key(private.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey), "looked at before"
+    shape = form.PublicFormat.SubjectPublicKeyInfo
+    public = key.public_key().public_bytes(form.Encoding.PEM, shape)
+    told = {
+        KEY: base64.b64encode(public),
+        TIME: time.encode(),
+        SIGNATURE: base64.b64encode(key.sign(time.encode(), ec.ECDSA(SHA256()))),
+    }
+    return {name.decode(): value.decode() for name, value in told.items()}
+
+
 class Known:
     """The public keys of a folder; a key that is added or removed counts from the next request."""
 

@@ -7,18 +7,21 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
 from protofed.deploy.keys import Address, address_from
+from protofed.deploy.known import signed_headers
 from protofed.deploy.lines import Line
 
 SECONDS = 10  # for a connection, and for an answer
 SOON = 14 * 86400  # seconds before its end at which a certificate is told of
 # Flower refuses signatures that are older than 300 s, or from a future of more than 5 s.
 MOST_BEHIND, MOST_AHEAD = 300, 5
+NOTHING = "/v1/fleet/nothing"  # passes the gate with a known signature, and is nowhere behind it
 NETWORK = "is the server running, the port open in its firewall, and the address right?"
 
 
@@ -55,13 +58,32 @@ def reach(text: str, keys: Path | None) -> Iterator[Line]:
     yield clock(seen)
 
 
+def registered(text: str, keys: Path) -> Line:
+    """Whether the server knows a site's key: it is asked for nothing, but with a signature."""
+    link = _link(address_from(text), keys)
+    try:
+        headers = signed_headers(keys / "site.key", datetime.now(UTC).isoformat())
+        link.request("POST", NOTHING, b"", headers)
+        known = link.getresponse().status != 401
+    except (OSError, http.client.HTTPException) as fault:
+        return Line("registered", None, f"cannot be looked at: {fault or type(fault).__name__}")
+    finally:
+        link.close()
+    text = "the server knows this key" if known else "the server does not know this key"
+    fix = "ask who runs it: the file site.pub belongs into its folder server/sites"
+    return Line("registered", known, text, fix)
+
+
+def _link(address: Address, keys: Path | None) -> http.client.HTTPConnection:
+    if keys is None:
+        return http.client.HTTPConnection(*address, timeout=SECONDS)
+    trust = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+    return http.client.HTTPSConnection(*address, timeout=SECONDS, context=trust)
+
+
 def look(address: Address, keys: Path | None) -> Seen:
     """Ask for something that a guarded server refuses."""
-    if keys is None:
-        link = http.client.HTTPConnection(*address, timeout=SECONDS)
-    else:
-        trust = ssl.create_default_context(cafile=str(keys / "ca.crt"))
-        link = http.client.HTTPSConnection(*address, timeout=SECONDS, context=trust)
+    link = _link(address, keys)
     try:
         link.connect()
         shown = link.sock.getpeercert() if isinstance(link.sock, ssl.SSLSocket) else None
