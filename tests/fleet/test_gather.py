@@ -72,6 +72,7 @@ def test_who_is_waited_for_is_told_when_that_changes(
         "names yet)",
         "waiting for site-c (there: site-a, site-b; 1 more is connected but has not said its name "
         "yet)",
+        "asking site-a, site-b, site-c what they hold",
     ]
 
 

@@ -77,7 +77,8 @@ def coordinate(post: Post, job: Job, line: Line) -> None:
     federation = coordinator(experiment, offers)
     with torch_threads(experiment.threads), folder.locked():
         folder.open(experiment)
-        told = Told(_run_name(folder, offers), brief_of(experiment, offers), experiment.rounds)
+        name = _run_name(folder, offers, experiment.digest)
+        told = Told(name, brief_of(experiment, offers), experiment.rounds)
         fleet = Fleet(clients_of(experiment), tests_of(experiment, offers))
 
         def hire(tell: Tell, note: Note) -> Engine:
@@ -101,11 +102,14 @@ def _engine(
     return FlowerEngine(post, method, server, fleet, told, deadline, least, note, tell)
 
 
-def _run_name(folder: RunDir, offers: Sequence[Offer]) -> str:
-    """The name under which the sites keep their states: made once for a run folder."""
+def _run_name(folder: RunDir, offers: Sequence[Offer], digest: str) -> str:
+    """The name under which the sites keep their states: made once for a run folder.
+
+    It begins with the digest, so that a site's log and the coordinator speak of the same run.
+    """
     record = folder.path / RECORD
     if folder.newest() is None or not record.exists():
-        folder.write(RECORD, {"run": secrets.token_hex(16), "offers": offers})
+        folder.write(RECORD, {"run": f"{digest[:12]}{secrets.token_hex(16)}", "offers": offers})
     return str(read_json(record)["run"])
 
 
@@ -117,6 +121,7 @@ def gather(post: Post, job: Job, tell: Callable[[str], None]) -> list[Offer]:
     end = time.monotonic() + job.wait
     experiment, known = experiment_of(job.spec), _known(job)
     names = present(post, job, known, experiment.min_clients, tell)
+    tell(f"asking {', '.join(names)} what they hold")
     about = {
         "method": describe_method(experiment.method),
         "rounds": experiment.rounds,
