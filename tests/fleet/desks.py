@@ -25,6 +25,7 @@ from protofed.experiment.submitted import experiment_of
 
 SITES = ("site-a", "site-b", "site-c")
 RUN = "ab" * 8
+ABOUT = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
 SPEC: dict[str, Any] = {
     "data": {"side": 16},
     "training": {"epochs": 1, "batch": 4},
@@ -112,8 +113,7 @@ def told(desk: Desk, ask: Ask) -> Answer:
 
 def offers(desks: Mapping[str, Desk]) -> list[Offer]:
     """What the desks say of themselves."""
-    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
-    ask = Ask("describe", about)
+    ask = Ask("describe", ABOUT)
     return [offer_from(name, ask, desk.answer(pack(ask))) for name, desk in desks.items()]
 
 

@@ -21,7 +21,7 @@ from protofed.deploy.store import Kept, Store
 from protofed.engines.wire import Ask
 from protofed.experiment.remote import agreed_classes, brief_of, coordinator
 from protofed.experiment.submitted import experiment_of
-from tests.fleet.desks import RUN, SPEC, Walking, desks, events, made, offers, told
+from tests.fleet.desks import ABOUT, RUN, SPEC, Walking, desks, events, made, offers, told
 
 SESSION = "cd" * 8
 
@@ -116,19 +116,23 @@ def test_a_fault_at_a_site_is_told_in_words(images: Path, tmp_path: Path) -> Non
     assert "KeyError" in told(desk, Ask("describe", "{}")).fault
 
 
+def spoiled(name: str, images: Path, own: Path) -> Desk:
+    """The desk of a site with a file that is no image, whose name nobody else must learn."""
+    shutil.copytree(images / "site-a", own)
+    (own / "cat" / "jane-doe.png").write_text("no image")
+    return Desk(name, own, own.with_name("home"), Policy(min_examples=1))
+
+
 def test_no_name_of_a_file_leaves_a_site(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "private-place"
-    shutil.copytree(images / "site-a", own)
-    (own / "cat" / "jane-doe.png").write_text("no image")
-    desk = Desk("site-a", own, tmp_path / "home", Policy(min_examples=1))
-    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
-    described = told(desk, Ask("describe", about))
+    desk = spoiled("site-a", images, own)
+    described = told(desk, Ask("describe", ABOUT))
     assert described.fault == ""
     shutil.rmtree(own / "cat")
     shutil.rmtree(own / "bird")
-    failed = told(desk, Ask("describe", about))
+    failed = told(desk, Ask("describe", ABOUT))
     assert failed.fault == "its images cannot be used, see worker.log at the site"
     assert "private-place" in capsys.readouterr().err
     for answer in (described, failed):
@@ -140,12 +144,9 @@ def test_no_name_of_a_file_leaves_a_site_that_is_called_as_a_class(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "own"
-    shutil.copytree(images / "site-a", own)
-    (own / "cat" / "jane-doe.png").write_text("no image")
-    desk = Desk("cat", own, tmp_path / "home", Policy(min_examples=1))
-    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
+    desk = spoiled("cat", images, own)
     for _ in range(2):
-        assert b"jane" not in pack(told(desk, Ask("describe", about)))
+        assert b"jane" not in pack(told(desk, Ask("describe", ABOUT)))
     (line,) = capsys.readouterr().out.splitlines()  # once
     assert line.startswith(f"1 files of {own} are skipped: cat/jane-doe.png (not an image")
 

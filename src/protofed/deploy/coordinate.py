@@ -61,17 +61,18 @@ def coordinate(post: Post, job: Job, line: Line) -> None:
     experiment = experiment_of(job.spec, offers)
     folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
     folder.check(experiment)
-    begun = None if folder.done.exists() else folder.newest()
+    done = folder.done.exists()
+    begun = None if done else folder.newest()
     if begun and not job.resume:
         raise ProtofedError(
             f"{folder.path} holds a run that was begun and not finished\n"
             f"give --resume to go on with it, or another --out"
         )
-    if folder.done.exists():
+    if done:
         line.tell(waiting=f"already finished, read from {folder.path}")
     finished = begun.round if begun else 0
     line.tell(folder=str(folder.path), spec=experiment.plain(), finished=finished)
-    if folder.done.exists():
+    if done:
         return
     keep_memory()
     federation = coordinator(experiment, offers)

@@ -23,14 +23,19 @@ def signed_headers(private: Path, time: str) -> dict[str, str]:
 
     key = form.load_ssh_private_key(private.read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey), "looked at before"
-    shape = form.PublicFormat.SubjectPublicKeyInfo
-    public = key.public_key().public_bytes(form.Encoding.PEM, shape)
     told = {
-        KEY: base64.b64encode(public),
+        KEY: _as_told(key.public_key()),
         TIME: time.encode(),
         SIGNATURE: base64.b64encode(key.sign(time.encode(), ec.ECDSA(SHA256()))),
     }
     return {name.decode(): value.decode() for name, value in told.items()}
+
+
+def _as_told(key: EllipticCurvePublicKey) -> bytes:
+    """A public key as it stands in a header."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return base64.b64encode(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 class Known:
@@ -74,5 +79,4 @@ class Known:
                 log.warning("%s is no public key: %s", path, fault)
                 continue
             if isinstance(key, EllipticCurvePublicKey):
-                shape = form.PublicFormat.SubjectPublicKeyInfo
-                self.keys[base64.b64encode(key.public_bytes(form.Encoding.PEM, shape))] = key
+                self.keys[_as_told(key)] = key
