@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import safetensors
-import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import SERVER, Dataset, Site
+from protofed.core.site import SERVER, Site
 from protofed.data.transforms import Augment
-from protofed.experiment.federation import build_nets
+from protofed.experiment.federation import NOTHING, build_nets
 from protofed.experiment.parse import restored
 from protofed.product.facts import Facts
 from protofed.product.portable import Portable, settled
@@ -54,14 +53,13 @@ def _rebuilt(facts: Facts, tensors: dict[str, Tensor]) -> Portable:
     experiment = restored(facts.spec, "the spec inside the file")
     nets = build_nets(experiment, len(facts.classes))
     net = nets[(facts.client or 0) % len(nets)]
-    nobody = Dataset(torch.zeros(0, 1, 1, 3, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
     site = Site(
         id=SERVER,
         domain=facts.domain,
         classes=len(facts.classes),
         net=net,
         pixels=Augment(mean=facts.mean, std=facts.std, channels=facts.channels),
-        train=nobody,
+        train=NOTHING,
         training=experiment.training,
         seed=experiment.seed,
         sizes={},
