@@ -28,7 +28,7 @@ SPAN = Span(
 WORDS = {
     "equal": f"nothing: {', '.join(EQUAL)} end with the scores and the model of `protofed run`",
     "kill": "all processes of a site killed in a round, the site started again",
-    "node": "a site's worker, SuperNode or SuperExec killed in a round, `join` goes on",
+    "node": "a site's worker or its link to the server killed in a round, `join` goes on",
     "stop": "all processes of a site stopped (SIGSTOP) past a deadline, then continued",
     "coordinator": "`submit` killed in a round, then `submit --resume`",
     "server": "`serve` and all it runs killed in a round, both started again",

@@ -82,7 +82,7 @@ def kill(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
 
 def node(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     """What `join` has started is killed, one after the other; `join` itself stays."""
-    turn = itertools.cycle(("deploy.worker", "flower_process", "flower-superexec"))
+    turn = itertools.cycle(("deploy.worker", "deploy.site_link"))
 
     def hit() -> None:
         fleet.kill(VICTIM, next(turn))

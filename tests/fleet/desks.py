@@ -14,7 +14,7 @@ from protofed.deploy.policy import Policy
 from protofed.deploy.site import Desk
 from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
-from protofed.engines.post import Lost
+from protofed.engines.post import Letter, Lost
 from protofed.engines.wire import Answer, Ask
 from protofed.experiment.federation import Federation
 from protofed.experiment.remote import Offer, brief_of, clients_of, coordinator, tests_of
@@ -25,7 +25,8 @@ from protofed.experiment.submitted import experiment_of
 
 SITES = ("site-a", "site-b", "site-c")
 RUN = "ab" * 8
-ABOUT = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
+INQUIRY = {"method": {"name": "fedavg"}, "rounds": 1, "scores": 1, "side": 16}
+ABOUT = json.dumps(INQUIRY)
 SPEC: dict[str, Any] = {
     "data": {"side": 16},
     "training": {"epochs": 1, "batch": 4},
@@ -44,15 +45,16 @@ class Walking:
         self.seconds: list[float] = []  # that each question was given
 
     def ask(
-        self, letters: Mapping[str, bytes], deadline: float, least: int = 1
+        self, letters: Mapping[str, Letter], deadline: float, least: int = 1
     ) -> dict[str, bytes | Lost]:
         """Each desk's answer."""
         self.seconds.append(deadline)
         answers: dict[str, bytes | Lost] = {}
         for name, letter in letters.items():
-            ask = unpack(letter)
+            ask = unpack(letter.content)
             self.carried.append(ask)
-            answer = self.desks[name].answer(letter)
+            answer = self.desks[name].answer(letter.content)
+            assert len(answer) <= letter.most
             reason = self.lose(name, ask)
             answers[name] = Lost(reason) if reason else answer
         return answers
@@ -75,13 +77,17 @@ class Heard:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
 
-    def tell(self, **what: Any) -> None:
-        """One line."""
-        self.lines.append(what)
+    def waiting(self, words: str) -> None:
+        """Who is waited for."""
+        self.lines.append({"waiting": words})
+
+    def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
+        """What the run is."""
+        self.lines.append({"folder": folder, "finished": finished})
 
     def watch(self, progress: Progress) -> None:
         """How far the run is."""
-        self.tell(progress=progress)
+        self.lines.append({"progress": progress})
 
 
 def job(folder: Path, **more: Any) -> Job:
@@ -93,10 +99,9 @@ def job(folder: Path, **more: Any) -> Job:
 def submitted(post: Known, work: Job) -> list[dict[str, Any]]:
     """Play a submitted run to its end; what was told of it."""
     carrier: Any = post
-    line: Any = Heard()
-    coordinate(carrier, work, line)
-    told: list[dict[str, Any]] = line.lines
-    return told
+    heard = Heard()
+    coordinate(carrier, work, heard)
+    return heard.lines
 
 
 def desks(data: Path, home: Path) -> dict[str, Desk]:

@@ -13,6 +13,7 @@ from protofed.deploy.join import join
 from protofed.deploy.own import Site
 from protofed.deploy.serve import Server, find
 from tests.cli.conftest import Cli
+from tests.fleet.desks import Heard
 
 
 @pytest.fixture(autouse=True)
@@ -65,4 +66,4 @@ def test_a_site_without_a_key_is_not_waited_for(
     monkeypatch.setattr(submitting, "find", lambda home: Server(1, "ca", ("north", "south")))
     job = Job({}, str(tmp_path), "", ("north", "east"), 0, 9.0, 9.0, False)
     with pytest.raises(ProtofedError, match="no key of east; it has those of north, south"):
-        submitting.submit(job, tmp_path, lambda line: None)
+        submitting.submit(job, tmp_path, Heard())

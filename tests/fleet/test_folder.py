@@ -117,7 +117,7 @@ def test_a_finished_run_is_shown_without_server_or_sites(
 
 
 def test_who_submits_reads_who_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    Follower()({"waiting": "waiting for site-b\x1b (there: site-a)"})
+    Follower().waiting("waiting for site-b\x1b (there: site-a)")
     assert capsys.readouterr().err == "waiting for site-b\\x1b (there: site-a)\n"
 
 

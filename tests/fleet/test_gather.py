@@ -13,6 +13,7 @@ from protofed.deploy import coordinate, roll
 from protofed.deploy.coordinate import gather
 from protofed.deploy.job import Job
 from protofed.deploy.policy import Policy
+from protofed.deploy.site import Desk
 from protofed.experiment.submitted import RECORD
 from tests.fleet.desks import SITES, Known, desks, job, offers
 
@@ -109,6 +110,7 @@ def test_a_site_whose_policy_says_no_stops_the_run_before_it_starts(
     images: Path, tmp_path: Path
 ) -> None:
     post = Known(desks(images, tmp_path))
-    post.desks["site-b"].policy = Strict(min_examples=1)
+    strict = Desk("site-b", images / "site-b", tmp_path / "strict", Strict(min_examples=1))
+    post.desks = {**post.desks, "site-b": strict}
     with pytest.raises(ProtofedError, match=r"site-b: not here"):
         asked(post, job(tmp_path))

@@ -140,11 +140,10 @@ def test_it_says_what_it_does_from_beginning_to_end(
     with pytest.raises(SystemExit) as ended:
         join(site._replace(data=own))
     assert ended.value.code == 130
-    joining, bad, policy, silent, leaving = capfd.readouterr().out.splitlines()
+    joining, bad, policy, leaving = capfd.readouterr().out.splitlines()
     assert joining == f"joining {NOBODY} as north: 18 images of 2 classes from {own}"
     assert bad == "1 files there are no readable images: cat/notes.txt"
     assert policy.startswith("policy (none given, so the default): methods that may run: all; ")
-    assert silent.startswith(f"{NOBODY} does not answer; trying again (is the server running")
     assert leaving == f"leaving {NOBODY} ..."
 
 

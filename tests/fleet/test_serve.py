@@ -86,10 +86,3 @@ def test_strangers_are_logged_and_our_own_checks_are_no_warning(
     with caplog.at_level(logging.INFO):
         note(scope, "refused")
     assert [record.levelno for record in caplog.records] == [level]
-
-
-def test_keys_that_are_not_taken_are_told(tmp_path: Path) -> None:
-    (tmp_path / "sites").mkdir()
-    (tmp_path / "sites" / "north.pub").write_text("no key")
-    with pytest.raises(ProtofedError, match=r"(?s)keys were not taken.*elliptic curve"):
-        module._register(tmp_path, module.Server(1, "", ("north",)), tmp_path)

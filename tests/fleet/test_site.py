@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -113,7 +112,7 @@ def test_a_lost_answer_is_on_record_and_the_round_goes_on(images: Path, tmp_path
 def test_a_fault_at_a_site_is_told_in_words(images: Path, tmp_path: Path) -> None:
     desk = desks(images, tmp_path)["site-a"]
     assert "unknown question" in told(desk, Ask("dance")).fault
-    assert "KeyError" in told(desk, Ask("describe", "{}")).fault
+    assert "method, rounds, scores, side" in told(desk, Ask("describe", "{}")).fault
 
 
 def spoiled(name: str, images: Path, own: Path) -> Desk:
@@ -169,8 +168,7 @@ def test_a_refused_run_is_told_at_the_site_with_the_reason(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     desk = Desk("site-a", images / "site-a", tmp_path, Policy(methods=("fpl",)))
-    about = json.dumps({"method": {"name": "fedavg"}, "rounds": 1, "side": 16})
-    fault = told(desk, Ask("describe", about)).fault
+    fault = told(desk, Ask("describe", ABOUT)).fault
     assert "does not allow fedavg" in fault
     assert capsys.readouterr().out == f"a new run: refused: {fault}\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from protofed.cli.show import Watcher
     from protofed.deploy.job import Job
     from protofed.experiment.rundir import RunDir
+    from protofed.experiment.runner import Progress
+    from protofed.experiment.spec import Experiment
 
 Home = Annotated[
     Path | None, typer.Option(help="Folder for its files; default: below ~/.protofed.")
@@ -116,44 +118,41 @@ def _played(job: Job, home: Path | None) -> RunDir:
     """The folder of a job's run, once that is finished, or at once if it was before."""
     from protofed.deploy.serve import state_folder
     from protofed.deploy.submit import finished
-    from protofed.deploy.submit import submit as hand_over
-    from protofed.experiment.rundir import RunDir
+    from protofed.deploy.submit import submit as play
 
     if folder := finished(job):
         typer.echo(f"already finished, read from {folder.path}", err=True)
         return folder
     follower = Follower()
     try:
-        hand_over(job, _full(home) or state_folder("server"), follower)
+        return play(job, _full(home) or state_folder("server"), follower)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command with --resume goes on", err=True)
         raise typer.Exit(130) from None
     finally:
         follower.end()
-    return RunDir(follower.folder)
 
 
 class Follower:
-    """Shows what comes from the process that plays a run, as `run` shows its own progress."""
+    """Shows how a submitted run goes, as `run` shows its own progress."""
 
     def __init__(self) -> None:
-        self.folder = Path()
         self.watcher: Watcher | None = None
 
-    def __call__(self, line: dict[str, Any]) -> None:
-        """One line: who is waited for, then what the run is, then how far it is."""
-        from protofed.cli.show import Watcher
-        from protofed.deploy.job import progress_from
-        from protofed.experiment.parse import restored
+    def waiting(self, words: str) -> None:
+        """Who or what is waited for."""
+        typer.echo(printable(words), err=True)
 
-        if "waiting" in line:
-            typer.echo(printable(line["waiting"]), err=True)
-        elif "folder" in line:
-            self.folder = Path(line["folder"])
-            experiment = restored(line["spec"])
-            self.watcher = Watcher(experiment, self.folder, line["finished"]).__enter__()
-        elif self.watcher:
-            self.watcher(progress_from(line["progress"]))
+    def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
+        """What the run is, where it goes, and how many rounds are behind it."""
+        from protofed.cli.show import Watcher
+
+        self.watcher = Watcher(experiment, folder, finished).__enter__()
+
+    def watch(self, progress: Progress) -> None:
+        """How far the run is."""
+        if self.watcher:
+            self.watcher(progress)
 
     def end(self) -> None:
         """Leave the terminal as it was."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,11 +15,12 @@ from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError, printable
 from protofed.core.pack import pack, unpack
 from protofed.core.threads import torch_threads
-from protofed.deploy.job import Job, Line
+from protofed.deploy.job import Job, Listener
+from protofed.deploy.judge import count_scores
 from protofed.deploy.roll import present
 from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
-from protofed.engines.post import Lost, Post
+from protofed.engines.post import Letter, Lost, Post
 from protofed.engines.wire import UNREADABLE, Ask, checked
 from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import describe_method
@@ -41,23 +41,9 @@ from protofed.experiment.submitted import RECORD, experiment_of, offers_on_recor
 LEAST_SECONDS = 5.0  # in which a site describes itself that came at the last moment
 
 
-def play(post: Post, file: Path) -> None:
-    """Play the run of a job; whoever submitted it hears how it goes and how it ended."""
-    job, line = Job.read(file), Line(file.parent)
-    try:
-        coordinate(post, job, line)
-        line.tell(done=True)
-    except ProtofedError as fault:
-        line.tell(error=str(fault))
-        raise
-    except Exception as fault:
-        line.tell(error=f"{type(fault).__name__}: {fault}", trace=traceback.format_exc())
-        raise
-
-
-def coordinate(post: Post, job: Job, line: Line) -> None:
-    """Ask the sites, then play the run with them, or go on with it."""
-    offers = gather(post, job, lambda words: line.tell(waiting=words))
+def coordinate(post: Post, job: Job, listener: Listener) -> RunDir:
+    """Ask the sites, then play the run with them, or go on with it; the folder of the run."""
+    offers = gather(post, job, listener.waiting)
     experiment = experiment_of(job.spec, offers)
     folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
     folder.check(experiment)
@@ -69,11 +55,9 @@ def coordinate(post: Post, job: Job, line: Line) -> None:
             f"give --resume to go on with it, or another --out"
         )
     if done:
-        line.tell(waiting=f"already finished, read from {folder.path}")
-    finished = begun.round if begun else 0
-    line.tell(folder=str(folder.path), spec=experiment.plain(), finished=finished)
-    if done:
-        return
+        listener.waiting(f"already finished, read from {folder.path}")
+        return folder
+    listener.begins(experiment, folder.path, begun.round if begun else 0)
     keep_memory()
     federation = coordinator(experiment, offers)
     with torch_threads(experiment.threads), folder.locked():
@@ -86,7 +70,8 @@ def coordinate(post: Post, job: Job, line: Line) -> None:
             return _engine(post, experiment, federation, fleet, told, job.deadline, note, tell)
 
         with closing(Run(experiment, experiment.method, folder, federation, hire)) as run:
-            run.play(line.watch)
+            run.play(listener.watch)
+    return folder
 
 
 def _engine(
@@ -126,11 +111,13 @@ def gather(post: Post, job: Job, tell: Callable[[str], None]) -> list[Offer]:
     about = {
         "method": describe_method(experiment.method),
         "rounds": experiment.rounds,
+        "scores": count_scores(experiment),
         "side": experiment.data.side,
     }
     ask = Ask("describe", json.dumps(about), session=secrets.token_hex(8))
     seconds = max(end - time.monotonic(), LEAST_SECONDS)
-    answers = post.ask(dict.fromkeys(names, pack(ask)), seconds, len(names))
+    letter = Letter(pack(ask), 4 * FRAME)
+    answers = post.ask(dict.fromkeys(names, letter), seconds, len(names))
     offers, faults = [], []
     for name in names:
         try:

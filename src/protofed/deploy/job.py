@@ -1,21 +1,13 @@
-"""What `protofed submit` writes down for the process that plays the run, and hears from it."""
+"""A run that `protofed submit` was asked for, and who hears how it goes."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import socket
-import threading
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol
 
-from protofed.core.disk import write_json
 from protofed.experiment.runner import Progress
-
-SOCKET = "progress.sock"
+from protofed.experiment.spec import Experiment
 
 
 @dataclass(frozen=True)
@@ -31,51 +23,15 @@ class Job:
     wait: float  # seconds for the sites to come online
     resume: bool
 
-    def write(self, folder: Path) -> Path:
-        """Write it into a folder; the file."""
-        write_json(folder / "job.json", asdict(self))
-        return folder / "job.json"
 
-    @classmethod
-    def read(cls, file: Path) -> Self:
-        """What `write` wrote."""
-        told = json.loads(file.read_text(encoding="utf-8"))
-        return cls(**{**told, "sites": tuple(told["sites"])})
+class Listener(Protocol):
+    """Who hears how a job goes."""
 
+    def waiting(self, words: str) -> None:
+        """Who or what is waited for."""
 
-class Line:
-    """Tells `submit` how far the run is; when `submit` has gone, the run ends too."""
-
-    def __init__(self, folder: Path):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(folder / SOCKET))
-        threading.Thread(target=self._end_with_submit, daemon=True).start()
-
-    def _end_with_submit(self) -> None:
-        """Nobody writes to this end: reading ends when `submit` has ended, however it did."""
-        self.socket.recv(1)
-        os._exit(1)
-
-    def tell(self, **what: object) -> None:
-        """One line of JSON."""
-        self.socket.sendall((json.dumps(what) + "\n").encode())
+    def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
+        """What the run is, where it goes, and how many rounds are behind it."""
 
     def watch(self, progress: Progress) -> None:
         """How far the run is."""
-        left = progress.seconds_left
-        told = progress._replace(seconds_left=left if math.isfinite(left) else -1.0)
-        self.tell(progress=told)
-
-
-def lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
-    """What comes over a line until it ends."""
-    with connection.makefile(encoding="utf-8") as stream:
-        for text in stream:
-            yield json.loads(text)
-
-
-def progress_from(told: list[Any]) -> Progress:
-    """What `Line.watch` told."""
-    finished, rounds, mean, left, notices, missing = told
-    left = math.nan if left < 0 else left
-    return Progress(finished, rounds, mean, left, tuple(notices), tuple(missing))

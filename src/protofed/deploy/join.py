@@ -1,4 +1,4 @@
-"""A site's supervisor: Flower's SuperNode and our worker, both started again when they end."""
+"""A site's supervisor: a link to the server and a worker, both started again when they end."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from time import sleep as nap
 
 from protofed.core.errors import ProtofedError
 from protofed.core.lock import alone
+from protofed.deploy.ledger import ANSWERED, Ledger
 from protofed.deploy.life import Child, close_all, flower_environment, stop_on_sigterm
 from protofed.deploy.lines import say, some
-from protofed.deploy.node import NodeWatch
 from protofed.deploy.own import Images, Site, check_keys, look_at_images
 from protofed.deploy.policy import read_policy
-from protofed.deploy.serve import LOCAL, free_port
+from protofed.deploy.serve import LOCAL
 from protofed.engines.wire import SITE_NAME
 
 LOOK = 0.5  # seconds between two looks at the processes
-RETRY = 5.0  # seconds before a process that has ended is started again
-LEAVE = 3.0  # seconds; a SuperNode signs off at once, and then only tidies up
+RETRY = 3.0  # seconds before a process that has ended is started again
+LEAVE = 3.0  # seconds in which a link signs off
 PID = "join.pid"
 
 
 def join(site: Site) -> None:
     """Take part until stopped.
 
-    A SuperNode exits for good when it is refused, as it is after a crash until the server has
-    noticed that it was gone; so it is tried again and again.
+    The link speaks with the server and has no images; the worker has the images and speaks with
+    nobody but the link.
     """
     images = _check(site)
     site.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -72,39 +72,32 @@ def _introduce(site: Site, images: Images) -> None:
 
 
 def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
-    watch = NodeWatch(site.server, site.name, site.home / "node.log")
-    watch.probe()
     ended: dict[str, float] = {}
     while True:
-        for what in ("worker", "node"):
+        for what in ("worker", "link"):
             child = children.get(what)
             if child and child.running:
                 continue
             if child:
                 code = child.process.returncode
-                if what == "node":
-                    watch.ended(code)
-                else:
-                    watch.tell(f"the worker ended (exit code {code}, see {what}.log); trying again")
+                say(f"the {what} ended (exit code {code}, see {what}.log); trying again")
                 child.close()
                 del children[what]
                 ended[what] = monotonic()
             if monotonic() - ended.get(what, -RETRY) >= RETRY:
-                if what == "node":
-                    watch.begin()
                 children[what] = _start(what, site, socket)
-        watch.look()
         nap(LOOK)
 
 
 def _start(what: str, site: Site, socket: Path) -> Child:
-    command = _node(site, socket) if what == "node" else _worker(site, socket)
+    """One of a site's two processes: the link to the server, or the worker with the images."""
+    command = _link(site, socket) if what == "link" else _worker(site, socket)
     env = {
         **flower_environment(site.home),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     words, log = [sys.executable, "-m", *command], site.home / f"{what}.log"
-    return Child(words, env, log, speaks=what == "worker")
+    return Child(words, env, log, speaks=True)
 
 
 def _worker(site: Site, socket: Path) -> list[str]:
@@ -113,23 +106,12 @@ def _worker(site: Site, socket: Path) -> list[str]:
     return ["protofed.deploy.worker", "--name", site.name, *paths, *policy]
 
 
-def _node(site: Site, socket: Path) -> list[str]:
-    if site.keys:
-        trust = ["--root-certificates", str(site.keys / "ca.crt")]
-        trust += ["--auth-supernode-private-key", str(site.keys / "site.key")]
-    else:
-        trust = ["--insecure"]
-    own = ["--host", LOCAL, "--port", str(free_port())]
-    config = ["--node-config", f'worker="{socket}"']
-    return [
-        "protofed.deploy.flower_process",
-        "supernode",
-        "--superlink",
-        site.server,
-        *own,
-        *config,
-        *trust,
-    ]
+def _link(site: Site, socket: Path) -> list[str]:
+    keys = ["--keys", str(site.keys)] if site.keys else []
+    paths = ["--data", str(site.data), "--home", str(site.home), "--socket", str(socket)]
+    most = str(read_policy(site.policy).most_bytes)
+    who = ["--server", site.server, "--name", site.name, "--most", most]
+    return ["protofed.deploy.site_link", *who, *paths, *keys]
 
 
 def _check(site: Site) -> Images:
@@ -147,4 +129,6 @@ def _check(site: Site) -> Images:
             f"{site.name} with `protofed keys`"
         )
     read_policy(site.policy)
+    if (site.home / ANSWERED).exists():
+        Ledger(site.home)  # one that is damaged is told of here, not in a log
     return look_at_images(site.data, site.name)

@@ -28,6 +28,16 @@ class Policy(BaseModel):
     min_examples: int = Field(default=5, ge=1, strict=True)  # behind a prototype
     send_counts: bool = Field(default=True, strict=True)  # how many are behind each
     max_rounds: int | None = Field(default=None, ge=1, strict=True)  # of one run
+    max_epochs: int = Field(default=100, ge=1, strict=True)  # of one round
+    max_repeats: int = Field(default=2, ge=0, strict=True)  # of a round with another message
+    max_scores: int | None = Field(default=None, ge=0, strict=True)  # of one run; 0: none
+    max_runs_per_day: int | None = Field(default=None, ge=1, strict=True)
+    max_message_mb: int = Field(default=512, ge=1, le=16_384, strict=True)  # that is taken in
+
+    @property
+    def most_bytes(self) -> int:
+        """How long a message to this site may be."""
+        return self.max_message_mb << 20
 
     def allows(self, method: str | AnyMethod, rounds: int) -> str | None:
         """Why a run must not start at this site, in words; None if it may.
@@ -80,7 +90,10 @@ class Policy(BaseModel):
         methods = "all" if self.methods is None else ", ".join(self.methods) or "none"
         return [
             f"methods that may run: {methods}",
-            f"rounds of a run: {self.max_rounds or 'any number'}",
+            f"runs a day: {self.max_runs_per_day or 'any number'}",
+            f"rounds of a run: {self.max_rounds or 'any number'}; epochs of a round: "
+            f"{self.max_epochs}; a round with another message: {self.max_repeats} times more",
+            f"scores of a run: {'one a round' if self.max_scores is None else self.max_scores}",
             f"prototypes: of {self.min_examples} examples or more; others stay here",
             f"examples behind a prototype: {told}",
             "examples in all: sent, as averages are weighed by them",

@@ -5,28 +5,31 @@ from __future__ import annotations
 import errno
 import http.client
 import os
+import secrets
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.disk import write_json, write_whole
+from protofed.core.disk import write_json
 from protofed.core.errors import ProtofedError, printable
 from protofed.core.lock import alone
+from protofed.deploy.flower_server import SECRET_FILE, SECRET_HEADER
 from protofed.deploy.life import Child, flower_environment, stop_on_sigterm
+from protofed.deploy.lines import say
 from protofed.experiment.checkpoint import read_json
 
 LOCAL = "127.0.0.1"
 RECORD = "serve.json"
 STARTING = 90.0  # seconds
 LAST_LINES = 8  # of a log, in an error
-CONNECTION = "protofed"  # the name of our SuperLink in Flower's configuration
+SECRET = "secret"  # the file with the word that opens the SuperLink
 
 
 class Server(NamedTuple):
@@ -35,6 +38,12 @@ class Server(NamedTuple):
     port: int  # of the SuperLink
     ca: str  # who signs for it; "" without TLS
     sites: tuple[str, ...]  # whose keys are registered
+    secret: str = ""  # which opens it to who may read the server's files
+
+    @property
+    def url(self) -> str:
+        """Where the SuperLink answers, on this machine alone."""
+        return f"{'https' if self.ca else 'http'}://{LOCAL}:{self.port}"
 
 
 def state_folder(name: str) -> Path:
@@ -55,19 +64,53 @@ def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
             free_port() if own else listen[1], str(own / "ca.crt") if own else "", _names(own)
         )
         log = Log(home / "superlink.log")
-        with closing(Child(_superlink(found, own), flower_environment(home), log.file)) as link:
+        secret = _new_secret(home)
+        env = {**flower_environment(home), SECRET_FILE: str(secret)}
+        with closing(Child(_superlink(found, own), env, log.file)) as link:
             _await(link, found, log)
-            _configure(found, home)
-            if own:
-                _register(own, found, home)
+            found = found._replace(secret=secret.read_text())
             where = f"{listen[0]}:{listen[1]}"
-            write_json(home / RECORD, {**found._asdict(), "pid": os.getpid(), "listens": where})
-            known = f" with TLS, for {', '.join(found.sites) or 'no site yet'}" if own else ""
+
+            def record(sites: tuple[str, ...]) -> None:
+                told = {"port": found.port, "ca": found.ca, "sites": sites}
+                write_json(home / RECORD, {**told, "pid": os.getpid(), "listens": where})
+
+            known = _follow_keys(own, found, record) if own else ""
+            record(_names(own))
             print(f"serving on {where}{known}", flush=True)
             try:
                 _stand(link, own, listen, found, log)
             finally:
                 (home / RECORD).unlink(missing_ok=True)
+
+
+def _new_secret(home: Path) -> Path:
+    """A file with a new secret that only its owner can read."""
+    file = home / SECRET
+    file.unlink(missing_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as stream:
+        stream.write(secrets.token_hex(32))
+    return file
+
+
+def _follow_keys(own: Path, server: Server, record: Callable[[tuple[str, ...]], None]) -> str:
+    """Register the sites' keys, and go on doing so as the folder changes; words for people."""
+    from protofed.deploy.flower_client import FlowerClient
+    from protofed.deploy.key_registry import KeyRegistry
+
+    trust = ssl.create_default_context(cafile=server.ca)
+    headers = {SECRET_HEADER: server.secret}
+    client = FlowerClient(server.url, "flwr CLI", trust, lambda: headers)
+    registry = KeyRegistry(client, own / "sites", say)
+
+    def changed() -> None:
+        record(registry.names)
+        say(f"the sites with a key are now {', '.join(registry.names) or 'none'}")
+
+    registry.update()
+    registry.follow(changed)
+    return f" with TLS, for {', '.join(registry.names) or 'no site yet'}"
 
 
 def _busy(home: Path) -> str:
@@ -96,9 +139,10 @@ def _check_free(host: str, port: int) -> None:
 
 def _superlink(server: Server, own: Path | None) -> list[str]:
     """The command that starts Flower's server."""
-    command = [sys.executable, "-m", "protofed.deploy.flower_process", "superlink"]
+    command = [sys.executable, "-m", "protofed.deploy.flower_server"]
     place = ["--host", LOCAL, "--port", str(server.port)]
-    return [*command, *place, "--disable-runtime-dependency-installation", *_tls(own)]
+    nothing_runs = ["--isolation", "process", "--disable-runtime-dependency-installation"]
+    return [*command, *place, *nothing_runs, *_tls(own)]
 
 
 class Log:
@@ -169,30 +213,6 @@ def healthy(server: Server) -> bool:
         link.close()
 
 
-def _configure(server: Server, home: Path) -> None:
-    """Tell Flower's commands where the SuperLink is."""
-    trust = f'root-certificates = "{server.ca}"' if server.ca else "insecure = true"
-    text = (
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-        f'address = "{LOCAL}:{server.port}"\n{trust}\n'
-    )
-    (home / "flwr").mkdir(exist_ok=True)
-    write_whole(home / "flwr" / "config.toml", text.encode())
-
-
-def _register(own: Path, server: Server, home: Path) -> None:
-    """Let the SuperLink know the sites' keys; it keeps nothing when it ends."""
-    keys = [str(own / "sites" / f"{name}.pub") for name in server.sites]
-    command, env = [sys.executable, "-m", "protofed.deploy.register"], flower_environment(home)
-    done = subprocess.run(  # at home: Flower takes a folder called as our connection for an app
-        [*command, *keys], env=env, cwd=home, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ProtofedError(
-            f"the sites' keys were not taken:\n{_last_of(done.stdout + done.stderr)}"
-        )
-
-
 def _stand(
     link: Child, own: Path | None, listen: tuple[str, int], server: Server, log: Log
 ) -> None:
@@ -219,7 +239,8 @@ def find(home: Path) -> Server:
     record = home / RECORD
     if record.exists():
         told = read_json(record)
-        server = Server(int(told["port"]), str(told["ca"]), tuple(told["sites"]))
+        secret = (home / SECRET).read_text()
+        server = Server(int(told["port"]), str(told["ca"]), tuple(told["sites"]), secret)
         if healthy(server):
             return server
     raise ProtofedError(

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError, printable
 from protofed.core.method import AnyMethod
@@ -18,15 +18,25 @@ from protofed.core.tally import tally
 from protofed.core.threads import torch_threads
 from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.folder import own_domain
+from protofed.deploy.judge import (
+    RUN_NAME,
+    Brief,
+    Judge,
+    brief_from,
+    check_answers,
+    check_fields,
+    check_inbox,
+    check_test_counts,
+    inquiry_from,
+)
+from protofed.deploy.ledger import Ledger, RunRecord
 from protofed.deploy.lines import say, some
 from protofed.deploy.policy import Policy
 from protofed.deploy.store import Kept, Store
 from protofed.engines.base import attempt
-from protofed.engines.wire import Answer, Ask, answer_to, tallies_to
+from protofed.engines.wire import Answer, Ask, answer_to, refusal_to, tallies_to
 from protofed.experiment.environment import fingerprints
-from protofed.experiment.parse import method_from, restored
 from protofed.experiment.remote import Offer, place_of, versions
-from protofed.experiment.spec import Experiment
 
 LOG = "worker.log at the site"
 
@@ -34,27 +44,35 @@ LOG = "worker.log at the site"
 class Seat(NamedTuple):
     """This site's place in one run."""
 
-    experiment: Experiment
+    brief: Brief
     server: Site
     own: Site | None
     test: Dataset
+
+    @property
+    def method(self) -> AnyMethod:
+        """The method of the run."""
+        return self.brief.experiment.method
 
 
 class Desk:
     """Answers one question at a time; what it must remember lies in files below `home`.
 
-    What happens is said on stdout, for who has let this site join; names of files only there.
+    Every question is judged first: by its form, by what its run is about, by the policy, and by
+    what was answered before. What happens is said on stdout, for who has let this site join;
+    names of files only there.
     """
 
     def __init__(self, name: str, data: Path, home: Path, policy: Policy):
         self.name, self.data, self.home, self.policy = name, data, home, policy
+        self.ledger = Ledger(home)
+        self.judge = Judge(policy, self.ledger)
         self.seats: dict[str, Seat] = {}  # the newest alone
-        self.runs: set[str] = set()  # that were told of
         self.skipped: dict[str, str] = {}  # files that were told of
 
     def answer(self, letter: bytes) -> bytes:
         """A packed answer to a packed question; faults are answers too."""
-        ask = unpack(letter)
+        ask = unpack(letter, self.policy.most_bytes)
         if type(ask) is not Ask:
             raise ProtofedError(f"a {type(ask).__name__} is no question")
         work = {
@@ -64,25 +82,30 @@ class Desk:
             "score": self._score,
         }
         try:
-            if ask.what not in work:
-                raise ProtofedError(f"unknown question '{printable(ask.what, 20)}'")
+            check_fields(ask)
             return pack(work[ask.what](ask))
         except ProtofedError as fault:
-            say(f"{_title(ask)}refused: {fault}")
-            return pack(answer_to(ask, fault=str(fault)))
-        except Exception as fault:  # its words may hold names of files, so they stay here
+            return pack(self._refused(ask, printable(str(fault), 300)))
+        except Exception as fault:  # a broken question must not end the worker
             traceback.print_exc()
             say(f"{_title(ask)}{type(fault).__name__}, see {self.home / 'worker.log'}")
-            return pack(answer_to(ask, fault=f"{type(fault).__name__}, see {LOG}"))
+            return pack(refusal_to(ask, f"{type(fault).__name__}, see {LOG}"))
+
+    def _refused(self, ask: Ask, reason: str) -> Answer:
+        """A refusal, told here and put on record."""
+        what = ask.what if type(ask.what) is str else "?"
+        self.ledger.write_refusal(_run_of(ask), printable(what, 20), reason)
+        say(f"{_title(ask)}refused: {reason}")
+        return refusal_to(ask, reason)
 
     def _hello(self, ask: Ask) -> Answer:
         return answer_to(ask, told=self.name)
 
     def _describe(self, ask: Ask) -> Answer:
         """What this site offers; a run that its policy forbids is refused here already."""
-        brief = json.loads(ask.brief)
-        self._check(method_from(brief["method"]), int(brief["rounds"]))
-        domain, classes = self._images(int(brief["side"]))
+        inquiry = inquiry_from(ask.brief)
+        self.judge.inquiry(inquiry)
+        domain, classes = self._images(inquiry.side)
         counts = domain.train.labels.bincount(minlength=len(classes)).tolist()
         held = {name: count for name, count in zip(classes, counts, strict=True) if count}
         sums = fingerprints(Benchmark("", classes, (domain,)))
@@ -112,61 +135,76 @@ class Desk:
         self.skipped = skipped
         return domain, classes
 
-    def _check(self, method: AnyMethod, rounds: int) -> None:
-        if reason := self.policy.allows(method, rounds):
-            raise ProtofedError(reason)
-
-    def _seat(self, ask: Ask) -> Seat:
-        """The place in a run that a brief tells of; the last one is remembered."""
+    def _seat(self, ask: Ask) -> tuple[Seat, RunRecord | None]:
+        """The place in a run that a question is about, if the run may be; the newest is kept."""
+        brief = self.seats[ask.brief].brief if ask.brief in self.seats else brief_from(ask.brief)
+        record = self.judge.run(ask, brief)
         if ask.brief not in self.seats:
-            brief: dict[str, Any] = json.loads(ask.brief)
-            experiment = restored(brief["spec"])
-            self._check(experiment.method, experiment.rounds)
-            sizes = {int(client): int(size) for client, size in brief["sizes"].items()}
+            experiment = brief.experiment
             domain, classes = self._images(experiment.data.side)
-            if list(classes) != brief["classes"]:
+            if list(classes) != brief.classes:
                 raise ProtofedError("its classes are not those that were agreed on")
-            place = place_of(experiment, classes, sizes, domain)
-            self.seats = {ask.brief: Seat(experiment, *place)}
-            if ask.run not in self.runs:
-                self.runs.add(ask.run)
-                label = experiment.method.about.label
-                say(f"{_title(ask)}{label}, {experiment.rounds} rounds")
-        return self.seats[ask.brief]
+            place = place_of(experiment, classes, brief.sizes, domain)
+            self.seats = {ask.brief: Seat(brief, *place)}
+        if record is None:
+            label = brief.experiment.method.about.label
+            say(f"{_title(ask)}{label}, {brief.experiment.rounds} rounds")
+            self.ledger.write(ask.run, brief.digest, "begin")
+            record = self.ledger.runs[ask.run]
+        return self.seats[ask.brief], record
 
     def _train(self, ask: Ask) -> Answer:
         """A leg of training; asked again, the answer is the one given before."""
-        seat, store = self._seat(ask), Store(self.home, ask)
-        method, site = seat.experiment.method, seat.own
-        if site is None:
+        seat, record = self._seat(ask)
+        if seat.own is None:
             raise ProtofedError("is left out of the training")
         asked = hashlib.sha256(pack(ask.inbox)).hexdigest()
+        store = Store(self.home, ask)
         before = store.at(ask)
         if before is None or before.asked != asked:
-            last = store.before(ask)
-            state = last.state if last else method.init_client(site)
-            began = time.monotonic()
-            with torch_threads(seat.experiment.threads):
-                reply, after = attempt(method, site, ask.inbox, state, ask.step)
-            before = Kept(asked, self.policy.filtered(reply), after)
-            store.keep(ask, before)
-            _tell_trained(ask, reply.fault, time.monotonic() - began)
+            self.judge.training(ask, record, asked)
+            check_inbox(ask.inbox, seat.own)
+            self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, asked)
+            before = self._trained(ask, seat, seat.own, store, asked)
         return answer_to(ask, reply=before.reply)
+
+    def _trained(self, ask: Ask, seat: Seat, site: Site, store: Store, asked: str) -> Kept:
+        """What comes of a leg, which is kept."""
+        last = store.before(ask)
+        state = last.state if last else seat.method.init_client(site)
+        began = time.monotonic()
+        with torch_threads(seat.brief.experiment.threads):
+            reply, after = attempt(seat.method, site, ask.inbox, state, ask.step)
+        kept = Kept(asked, self.policy.filtered(reply), after)
+        store.keep(ask, kept)
+        _tell_trained(ask, reply.fault, time.monotonic() - began)
+        return kept
 
     def _score(self, ask: Ask) -> Answer:
         """The right answers on this site's test images: of the product, or of its own model."""
-        seat = self._seat(ask)
-        method = seat.experiment.method
-        site = seat.own if method.personal and seat.own else seat.server
+        seat, record = self._seat(ask)
+        site = seat.own if seat.method.personal and seat.own else seat.server
+        asked = hashlib.sha256(pack(ask.inbox)).hexdigest()
+        self.judge.scoring(ask, seat.brief, record, asked)
+        check_inbox(ask.inbox, site)
+        check_test_counts(seat.test.labels, self.policy)
         last = Store(self.home, ask).before(ask) if site is seat.own else None
-        state = last.state if last else method.init_client(site)
-        with torch_threads(seat.experiment.threads):
-            return answer_to(ask, told=tallies_to(tally(method, site, ask.inbox, state, seat.test)))
+        state = last.state if last else seat.method.init_client(site)
+        with torch_threads(seat.brief.experiment.threads):
+            check_answers(seat.method, site, ask.inbox, state, seat.test, self.policy)
+            counted = tally(seat.method, site, ask.inbox, state, seat.test)
+        self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=asked)
+        return answer_to(ask, told=tallies_to(counted))
+
+
+def _run_of(ask: Ask) -> str:
+    """The name of a question's run, if it has one."""
+    return ask.run if type(ask.run) is str and RUN_NAME.fullmatch(ask.run) else ""
 
 
 def _title(ask: Ask) -> str:
     """The run that a line is about; one that is only asked about has no name yet."""
-    return f"run {ask.run[:8]}: " if ask.run else "a new run: "
+    return f"run {_run_of(ask)[:8]}: " if _run_of(ask) else "a new run: "
 
 
 def _tell_trained(ask: Ask, fault: str, seconds: float) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError
 from protofed.core.lifeline import end_with_the_pipe
+from protofed.deploy import confine
 from protofed.deploy.hatch import listener
 from protofed.deploy.policy import read_policy
 from protofed.deploy.site import Desk
@@ -27,6 +28,7 @@ def main() -> None:
     keep_memory()
     policy = read_policy(Path(given.policy) if given.policy else None)
     desk = Desk(given.name, Path(given.data), Path(given.home), policy)
+    confine.no_tcp()  # whoever got in here could not call anybody; where the system can do that
     with listener(Path(given.socket)) as door:
         while True:
             # A client app that was killed while it waited: the next one asks again.
@@ -35,7 +37,7 @@ def main() -> None:
 
 
 def _serve(desk: Desk, connection: Connection) -> None:
-    letter = connection.recv_bytes()
+    letter = connection.recv_bytes(desk.policy.most_bytes)
     try:
         connection.send_bytes(desk.answer(letter))
     except ProtofedError as fault:  # not even a question; who asked sees the connection end

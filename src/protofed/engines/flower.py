@@ -14,7 +14,7 @@ from protofed.core.method import C, Method, S
 from protofed.core.pack import pack, unpack
 from protofed.core.site import SERVER, ClientId, Site, Step
 from protofed.core.tally import Tallies
-from protofed.engines.post import Lost, Post
+from protofed.engines.post import Letter, Lost, Post
 from protofed.engines.rounds import Event, expected
 from protofed.engines.wire import Answer, Ask, checked, tallies_from
 
@@ -65,14 +65,20 @@ class FlowerEngine(Generic[S, C]):
         different = {id(inbox): inbox for inbox in inboxes.values()}  # a broadcast is packed once
         packed = {key: self._letter("train", inbox, step) for key, inbox in different.items()}
         names = {client: self.fleet.clients[client] for client in inboxes}
-        letters = {names[client]: packed[id(inbox)] for client, inbox in inboxes.items()}
+        held = {
+            client: expected(self.method, self.server, client, inbox, step)
+            for client, inbox in inboxes.items()
+        }
+        letters = {
+            names[client]: Letter(packed[id(inbox)], held[client].most_bytes)
+            for client, inbox in inboxes.items()
+        }
         answers = self.post.ask(letters, self.deadline, self.least)
         replies = {}
-        for client, inbox in inboxes.items():
-            held = expected(self.method, self.server, client, inbox, step)
+        for client in inboxes:
             try:
                 blob = _there(answers[names[client]])
-                replies[client] = self._checked(opened(blob, held), "train", step).reply
+                replies[client] = self._checked(opened(blob, held[client]), "train", step).reply
             except ProtofedError as fault:
                 self._note(step, client, str(fault))
         return replies
@@ -95,7 +101,7 @@ class FlowerEngine(Generic[S, C]):
         clients = {name: client for client, name in self.fleet.clients.items()}
         everyone = [*self.fleet.tests] if SERVER in who else [self.fleet.clients[c] for c in who]
         step = Step(self.finished, self.run.rounds)
-        letter = self._letter("score", inbox, step)
+        letter = Letter(self._letter("score", inbox, step), FRAME)
         answers = self.post.ask(dict.fromkeys(everyone, letter), self.deadline)
         rows: dict[ClientId, dict[str, Tallies]] = {client: {} for client in who}
         for name in everyone:

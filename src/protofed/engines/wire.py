@@ -64,10 +64,17 @@ class Answer:
         return self.what, self.run, self.session, self.round, self.leg
 
 
-def answer_to(ask: Ask, told: str = "", fault: str = "", reply: Message | None = None) -> Answer:
+def answer_to(ask: Ask, told: str = "", reply: Message | None = None) -> Answer:
     """An answer to a question."""
-    made = Answer(*ask.question, told=told, fault=fault)
+    made = Answer(*ask.question, told=told)
     return made if reply is None else replace(made, reply=reply)
+
+
+def refusal_to(ask: Ask, fault: str) -> Answer:
+    """Why a question is not answered; what is wrong with its fields is not given back."""
+    what, run, session = (part if type(part) is str else "" for part in ask.question[:3])
+    number, leg = (part if type(part) is int else 0 for part in ask.question[3:])
+    return Answer(what[:20], run[:64], session[:64], number, leg, fault=fault)
 
 
 def checked(answer: object, question: Question) -> Answer:

@@ -1,0 +1,223 @@
+"""A site's line to Flower's server: fetch a letter, hand in the answer, and nothing else.
+
+This stands where Flower's SuperNode would. A SuperNode fetches the app of a run and starts it; here
+no app is ever fetched, and letters of runs under any app but ours are refused unread.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+)
+from flwr.app import Message
+from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    ActivateNodeResponse,
+    DeactivateNodeRequest,
+    DeactivateNodeResponse,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+    RegisterNodeFleetRequest,
+    RegisterNodeFleetResponse,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
+from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
+
+from protofed.core.errors import ProtofedError
+from protofed.deploy.flower_client import (
+    OBJECT_FRAME,
+    CallError,
+    FlowerClient,
+    LetterCollector,
+    Protobuf,
+    T,
+    as_parcel,
+    as_record,
+    error_reply,
+    patiently,
+)
+
+HEARTBEAT = 12.0  # seconds; who misses two of them is gone
+BEAT_EVERY = 5.0  # seconds
+LONGEST_REPLY = 3600.0  # seconds for which a reply is offered to a server that is away
+REFUSED = 6  # Flower's number for an app that was not accepted
+
+
+class SiteKey:
+    """The key with which a site signs each call; one that nobody knows where none is given."""
+
+    def __init__(self, file: Path | None):
+        if file is None:
+            self.private = ec.generate_private_key(ec.SECP384R1())
+        else:
+            key = load_ssh_private_key(file.read_bytes(), None)
+            assert isinstance(key, ec.EllipticCurvePrivateKey), "looked at before"
+            self.private = key
+        form = PublicFormat.SubjectPublicKeyInfo
+        self.public: bytes = self.private.public_key().public_bytes(Encoding.PEM, form)
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers of a call that is made now."""
+        now = datetime.now(UTC).isoformat()
+        signature = self.private.sign(now.encode(), ec.ECDSA(SHA256()))
+        return {
+            "flwr-public-key": base64.b64encode(self.public).decode(),
+            "flwr-timestamp": now,
+            "flwr-signature": base64.b64encode(signature).decode(),
+        }
+
+
+class Letter(NamedTuple):
+    """A message that waits at the server; its content is not here yet."""
+
+    message: Message
+    tree: ObjectTree
+
+    @property
+    def run(self) -> int:
+        """Flower's number of the run that it belongs to."""
+        return int(self.message.metadata.run_id)
+
+
+class FleetConnection:
+    """One site that is online at one server, from `open` to `close`."""
+
+    def __init__(self, server: str, keys: Path | None):
+        self.key = SiteKey(keys / "site.key" if keys else None)
+        self.registers = keys is None  # who has no key from the coordinator brings its own
+        trust = ssl.create_default_context(cafile=str(keys / "ca.crt")) if keys else None
+        scheme = "https" if keys else "http"
+        self.client = FlowerClient(f"{scheme}://{server}", "SuperNode", trust, self.key.headers)
+        self.node = Node()
+        self.left = threading.Event()
+
+    def open(self, before: int = 0) -> int:
+        """Go online; this site's number. `before` is the number it had, if it may not have left.
+
+        A server lets nobody in under the key of a site that it takes to be there.
+        """
+        if self.registers:
+            asked = RegisterNodeFleetRequest(public_key=self.key.public)
+            self.client.call("fleet/register-node", asked, RegisterNodeFleetResponse)
+        if before:
+            with suppress(CallError):
+                self._leave(before)
+        asked_in = ActivateNodeRequest(public_key=self.key.public, heartbeat_interval=HEARTBEAT)
+        found = self.client.call("fleet/activate-node", asked_in, ActivateNodeResponse)
+        self.node = Node(node_id=found.node_id)
+        threading.Thread(target=self._beat, daemon=True).start()
+        return int(found.node_id)
+
+    def _leave(self, number: int) -> None:
+        asked = DeactivateNodeRequest(node_id=number)
+        self.client.call("fleet/deactivate-node", asked, DeactivateNodeResponse)
+
+    def _beat(self) -> None:
+        """Say every few seconds that this site is still there; a lost word is said again."""
+        asked = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
+        while not self.left.wait(BEAT_EVERY):
+            with suppress(ProtofedError):
+                self.client.call("fleet/send-node-heartbeat", asked, SendNodeHeartbeatResponse)
+
+    def next_letter(self) -> Letter | None:
+        """The next letter to this site, if one waits."""
+        asked = PullMessagesRequest(node=self.node)
+        found = self.client.call("fleet/pull-messages", asked, PullMessagesResponse)
+        if not found.messages_list or not found.message_object_trees:
+            return None
+        try:
+            message = message_from_proto(found.messages_list[0])
+        except Exception as fault:  # a stranger's message may fail in any way
+            raise ProtofedError(f"a message that is none: {type(fault).__name__}") from fault
+        return Letter(message, found.message_object_trees[0])
+
+    def app_of(self, run: int) -> tuple[str, str]:
+        """The app of a run as the server tells it: its name, and the SHA-256 of its bundle."""
+        asked = GetRunRequest(node=self.node, run_id=run)
+        told = self.client.call("fleet/get-run", asked, GetRunResponse).run
+        return told.fab_id, told.fab_hash
+
+    def content(self, letter: Letter, most: int) -> bytes:
+        """What a letter says; more than `most` bytes are not taken."""
+
+        def pull(name: str, allowed: int) -> bytes | None:
+            asked = PullObjectRequest(node=self.node, run_id=letter.run, object_id=name)
+            found = self.client.call(
+                "fleet/pull-object", asked, PullObjectResponse, allowed + OBJECT_FRAME
+            )
+            return found.object_content if found.object_available else None
+
+        found = LetterCollector(letter.tree, most).collect(pull)
+        if found is None:
+            raise ProtofedError("a part of the message is not there")
+        number = letter.message.metadata.message_id
+        asked = ConfirmMessageReceivedRequest(
+            node=self.node, run_id=letter.run, message_object_id=number
+        )
+        self.client.call("fleet/confirm-message-received", asked, ConfirmMessageReceivedResponse)
+        return found
+
+    def answer(self, letter: Letter, content: bytes, seconds: float) -> None:
+        """Hand in the answer to a letter, which took some seconds to make."""
+        self._push(letter, Message(as_record(content), reply_to=letter.message), seconds)
+
+    def refuse(self, letter: Letter, reason: str) -> None:
+        """Say in words that there is no answer."""
+        self._push(letter, error_reply(letter.message, REFUSED, reason), 0.0)
+
+    def _push(self, letter: Letter, reply: Message, seconds: float) -> None:
+        parcel = as_parcel(reply)
+        asked = PushMessagesRequest(
+            node=self.node,
+            messages_list=[parcel.head],
+            message_object_trees=[parcel.tree],
+            clientapp_runtime_list=[seconds],
+        )
+        wait = min(LONGEST_REPLY, letter.message.metadata.ttl)
+        taken = self._patiently("fleet/push-messages", asked, PushMessagesResponse, wait)
+        for name in taken.objects_to_push:
+            if name in parcel.objects:
+                part = PushObjectRequest(
+                    node=self.node,
+                    run_id=letter.run,
+                    object_id=name,
+                    object_content=parcel.objects[name],
+                    session_id=taken.session_id,
+                )
+                self._patiently("fleet/push-object", part, PushObjectResponse, wait)
+
+    def _patiently(self, name: str, asked: Protobuf, kind: type[T], wait: float) -> T:
+        return patiently(lambda: self.client.call(name, asked, kind), wait)
+
+    def close(self) -> None:
+        """Go offline, if the server still hears it."""
+        self.left.set()
+        with suppress(ProtofedError):
+            self._leave(self.node.node_id)
+        self.client.close()

@@ -1,0 +1,158 @@
+"""Flower's SuperLink in a process of ours: it moves letters, and runs no app of anybody.
+
+Flower alone asks nobody on its own machine for anything. Here every call that is not a site's needs
+a secret that only the server's owner can read, no run starts under another app than ours, and a
+site can put no more into memory than the coordinator has said that its answer may have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from protofed.core.lifeline import end_with_the_pipe
+from protofed.deploy.app_bundle import bundle_hash
+
+SECRET_FILE = "PROTOFED_SERVER_SECRET"  # in the environment: where the secret is written
+SECRET_HEADER = "protofed-secret"
+OPEN = ("/health",)
+FLEET = "/v1/fleet/"
+# The calls of `serve` and `submit`; Flower has fifty more, and nobody here needs them.
+OWN = {
+    *("/v1/control/start-run", "/v1/control/register-node", "/v1/control/unregister-node"),
+    *("/v1/runtime/acquire-task", "/v1/runtime/send-task-heartbeat"),
+    *("/v1/runtime/pull-task-input", "/v1/runtime/push-task-output", "/v1/runtime/get-nodes"),
+    *("/v1/runtime/push-messages", "/v1/runtime/pull-messages"),
+    *("/v1/runtime/push-object", "/v1/runtime/pull-object"),
+    "/v1/runtime/confirm-message-received",
+}
+MOST_SESSIONS = 10_000  # answers that are on their way into memory at the same time
+
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+class Guard:
+    """Passes on the calls of sites, and those that bring the secret; all else is answered 403."""
+
+    def __init__(self, app: App, secret: str):
+        self.app, self.secret = app, secret.encode()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """One request, as ASGI hands it over."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and self.passes(scope)):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 403, "headers": []})
+            await send({"type": "http.response.body", "body": b"not for you\n"})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def passes(self, scope: Scope) -> bool:
+        """Whether a request may reach Flower."""
+        path = scope["path"]
+        if path in OPEN or path.startswith(FLEET):
+            return True
+        told = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
+        return path in OWN and hmac.compare_digest(told, self.secret)
+
+
+class ReplyLimits:
+    """How many bytes each answer of a site may still bring."""
+
+    def __init__(self) -> None:
+        self.left: OrderedDict[str, int] = OrderedDict()  # by Flower's session of one answer
+        self.lock = threading.Lock()
+
+    def begin(self, session: str, most: int) -> None:
+        """An answer of at most so many bytes is about to come."""
+        with self.lock:
+            self.left[session] = most
+            while len(self.left) > MOST_SESSIONS:
+                self.left.popitem(last=False)
+
+    def takes(self, session: str, size: int) -> bool:
+        """Whether another part of an answer still fits."""
+        with self.lock:
+            self.left[session] = left = self.left.get(session, 0) - size
+            return left >= 0
+
+
+def limit_text(most: int) -> str:
+    """A limit as it stands in the head of a letter; Flower calls that place a group."""
+    return f"at-most-{most}"
+
+
+def limit_from(text: str) -> int:
+    """What `limit_text` wrote; nothing where somebody else wrote the letter."""
+    number = text.removeprefix("at-most-")
+    return int(number) if number.isdecimal() and len(number) < 16 else 0
+
+
+def install_guard(secret: str) -> None:
+    """Put our checks before Flower's own handlers; the places are looked at in the tests."""
+    from fastapi import HTTPException
+    from flwr.superlink import extensions
+    from flwr.superlink.servicer.control import control_handlers
+    from flwr.superlink.servicer.fleet import fleet_handlers
+    from starlette.middleware import Middleware
+
+    from protofed.deploy.flower_client import OBJECT_FRAME, most_objects, object_count
+
+    limits = ReplyLimits()
+    start_run = control_handlers.start_run
+    push_messages, push_object = fleet_handlers.push_messages, fleet_handlers.push_object
+
+    def start_ours(request: Any, *rest: Any, **more: Any) -> Any:
+        if hashlib.sha256(request.fab.content).hexdigest() != bundle_hash() or request.app_spec:
+            raise HTTPException(403, "only protofed's own app is started here")
+        return start_run(request, *rest, **more)
+
+    def push_reply(request: Any, state: Any) -> Any:
+        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+            raise HTTPException(400, "one answer at a time")
+        head, tree = request.messages_list[0].metadata, request.message_object_trees[0]
+        if head.src_node_id != request.node.node_id:
+            raise HTTPException(403, "an answer in the name of another site")
+        asked = state.message_ins_store.get(head.reply_to_message_id)
+        most = limit_from(asked.metadata.group_id) if asked else 0
+        objects = object_count(tree)
+        if objects > most_objects(most):
+            raise HTTPException(413, f"at most {most} bytes are expected")
+        answer = push_messages(request, state)
+        limits.begin(answer.session_id, most + objects * OBJECT_FRAME)
+        return answer
+
+    def push_part(request: Any, state: Any) -> Any:
+        if not limits.takes(request.session_id, len(request.object_content)):
+            raise HTTPException(413, "more than was expected")
+        return push_object(request, state)
+
+    logging.getLogger("uvicorn.access").disabled = True  # sites ask three times a second
+    extensions.get_middleware = lambda: (Middleware(Guard, secret=secret),)
+    control_handlers.start_run = start_ours
+    fleet_handlers.push_messages, fleet_handlers.push_object = push_reply, push_part
+
+
+def main() -> None:
+    """``flower_server ARGUMENTS... --life HANDLE``: a guarded `flower-superlink`."""
+    _, *rest = sys.argv
+    *arguments, _, life = rest
+    end_with_the_pipe(int(life))
+    install_guard(Path(os.environ[SECRET_FILE]).read_text().strip())
+    from flwr.superlink.cli import flower_superlink
+
+    sys.argv = ["flower-superlink", *arguments]
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

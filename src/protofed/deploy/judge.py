@@ -1,0 +1,269 @@
+"""What a site may be asked: every field of a question, held against the spec and its own record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.admission import LARGEST
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model
+from protofed.core.site import Dataset, Site
+from protofed.core.tally import MAIN
+from protofed.deploy.ledger import Ledger, RunRecord
+from protofed.deploy.policy import Policy
+from protofed.engines.wire import Ask
+from protofed.experiment.parse import method_from, restored
+from protofed.experiment.spec import Experiment
+from protofed.experiment.submitted import PLACE
+
+RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
+MOST_BRIEF = 1 << 20  # characters
+MOST_ROUNDS, MOST_LEGS, MOST_SIDE, MOST_CLASSES = 1_000_000, 100, 1024, 10_000
+MOST_SITES = 100_000
+LARGEST_WEIGHT = 1e4  # no net that was trained holds a larger one; a forged head may
+QUESTIONS = ("hello", "describe", "train", "score")
+KINDS: dict[str, type] = {
+    **dict.fromkeys(("what", "brief", "run", "session"), str),
+    **dict.fromkeys(("start", "floor", "round", "rounds", "leg"), int),
+}
+
+
+class Inquiry(NamedTuple):
+    """What a coordinator tells of a run before it starts."""
+
+    method: AnyMethod
+    rounds: int
+    scores: int  # how often it will ask for them
+    side: int
+
+
+class Brief(NamedTuple):
+    """What a run is about."""
+
+    experiment: Experiment
+    classes: list[str]
+    sizes: dict[int, int]  # how many images each client trains on
+    digest: str  # SHA-256 of it all
+
+
+def check_fields(ask: Ask) -> None:
+    """Refuse a question whose fields cannot be those of any honest one."""
+    for name, kind in KINDS.items():
+        if type(getattr(ask, name)) is not kind:
+            raise ProtofedError(f"{name}: not of the kind that it must be")
+    if ask.what not in QUESTIONS:
+        raise ProtofedError(f"unknown question '{printable(ask.what, 20)}'")
+    if type(ask.inbox) is not Message or len(ask.brief) > MOST_BRIEF:
+        raise ProtofedError("a question that is none")
+    if ask.what in ("hello", "describe"):
+        if tree.nbytes(ask.inbox) or ask.run:
+            raise ProtofedError(f"{ask.what}: comes without a run and without a message")
+        return
+    if not RUN_NAME.fullmatch(ask.run) or not RUN_NAME.fullmatch(ask.session):
+        raise ProtofedError("not the name of a run")
+    last = ask.rounds if ask.what == "score" else ask.rounds - 1
+    if not 0 <= ask.round <= last < MOST_ROUNDS or not 0 <= ask.leg < MOST_LEGS:
+        raise ProtofedError(f"round {ask.round + 1} of {ask.rounds}, leg {ask.leg + 1}: no such")
+    if not 0 <= ask.start <= ask.round or not 0 <= ask.floor <= ask.round:
+        raise ProtofedError("a session that begins after its own round")
+
+
+def inquiry_from(text: str) -> Inquiry:
+    """What a coordinator tells before a run, if it can be so."""
+    told = _table(text, {"method", "rounds", "scores", "side"})
+    return Inquiry(
+        method_from(told["method"]),
+        _number(told, "rounds", 1, MOST_ROUNDS),
+        _number(told, "scores", 0, MOST_ROUNDS),
+        _number(told, "side", 1, MOST_SIDE),
+    )
+
+
+def brief_from(text: str) -> Brief:
+    """What a run is about, if it can be so; a spec must not name a place on this machine."""
+    told = _table(text, {"spec", "classes", "sizes"})
+    spec, sizes, classes = told["spec"], told["sizes"], told["classes"]
+    data = spec.get("data") if isinstance(spec, dict) else None
+    if not isinstance(data, dict) or data.get("name") != PLACE:
+        raise ProtofedError("a spec whose images are not those of the sites")
+    if not isinstance(sizes, dict) or not 1 <= len(sizes) <= MOST_SITES:
+        raise ProtofedError("sizes: not those of a federation")
+    if not isinstance(classes, list) or not 1 <= len(classes) <= MOST_CLASSES:
+        raise ProtofedError("classes: not those of a federation")
+    experiment = restored(spec)
+    if experiment.device != "cpu" or experiment.data.side > MOST_SIDE:
+        raise ProtofedError("a device or a side that no site takes")
+    counts = {_whole(client, "sizes"): _number(sizes, client, 1, 10**9) for client in sizes}
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Brief(experiment, [str(name) for name in classes], counts, digest)
+
+
+def _table(text: str, fields: set[str]) -> dict[str, Any]:
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        raise ProtofedError("what the run is about cannot be read") from fault
+    if not isinstance(told, dict) or set(told) != fields:
+        raise ProtofedError(f"a run is told of by {', '.join(sorted(fields))}")
+    return told
+
+
+def _number(told: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = told[name]
+    if type(value) is not int or not least <= value <= most:
+        raise ProtofedError(f"{printable(name, 20)}: a whole number from {least} to {most}")
+    return value
+
+
+def _whole(text: str, where: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise ProtofedError(f"{where}: '{printable(text, 20)}' is no number of a client")
+    return int(text)
+
+
+def count_scores(experiment: Experiment) -> int:
+    """How often a run is scored."""
+    every, rounds = experiment.evaluate_every, experiment.rounds
+    return rounds // every + (rounds % every > 0)
+
+
+class Judge:
+    """Holds questions against a site's policy and its own record."""
+
+    def __init__(self, policy: Policy, ledger: Ledger):
+        self.policy, self.ledger = policy, ledger
+
+    def inquiry(self, asked: Inquiry) -> None:
+        """Refuse a run before it starts that would be refused later."""
+        self._allowed(asked.method, asked.rounds)
+        self._room_for_runs()
+        most = self.policy.max_scores
+        if most and asked.scores > most:
+            raise ProtofedError(
+                f"{asked.scores} scores, but this site's policy allows {most} of a run "
+                f"(max_scores): raise evaluate_every"
+            )
+
+    def _allowed(self, method: AnyMethod, rounds: int) -> None:
+        if reason := self.policy.allows(method, rounds):
+            raise ProtofedError(reason)
+
+    def _room_for_runs(self) -> None:
+        most = self.policy.max_runs_per_day
+        if most is not None and self.ledger.begun_today() >= most:
+            raise ProtofedError(f"this site's policy allows {most} runs a day (max_runs_per_day)")
+
+    def run(self, ask: Ask, brief: Brief) -> RunRecord | None:
+        """Refuse a question of a run that is not as it was, or that the policy forbids."""
+        record, experiment = self.ledger.runs.get(ask.run), brief.experiment
+        if record is None:
+            self._room_for_runs()
+        elif record.spec != brief.digest:
+            raise ProtofedError("a run of this name was about something else")
+        self._allowed(experiment.method, experiment.rounds)
+        if experiment.training.epochs > self.policy.max_epochs:
+            raise ProtofedError(
+                f"{experiment.training.epochs} epochs, but this site's policy allows "
+                f"{self.policy.max_epochs} of a round (max_epochs)"
+            )
+        if ask.rounds != experiment.rounds or ask.leg >= experiment.method.legs:
+            raise ProtofedError("a round or a leg that its spec does not have")
+        return record
+
+    def training(self, ask: Ask, record: RunRecord | None, message: str) -> None:
+        """Refuse to train again and again for one round."""
+        known = record.trained.get((ask.round, ask.leg), set()) if record else set()
+        self._repeats(known, message, f"round {ask.round + 1}")
+
+    def scoring(self, ask: Ask, brief: Brief, record: RunRecord | None, message: str) -> None:
+        """Refuse scores that the spec does not ask for, or more than the policy allows."""
+        experiment, most = brief.experiment, self.policy.max_scores
+        due = ask.round % experiment.evaluate_every == 0 or ask.round == experiment.rounds
+        if not due or ask.round < 1:
+            raise ProtofedError(f"no score is due after round {ask.round}")
+        known = record.scored.get(ask.round, set()) if record else set()
+        if message in known:
+            return  # the same question has the same answer, which is known there
+        self._repeats(known, message, f"the score of round {ask.round}")
+        if most is not None and (record.count_scores() if record else 0) >= most:
+            raise ProtofedError(f"this site's policy allows {most} scores of a run (max_scores)")
+
+    def _repeats(self, known: set[str], message: str, what: str) -> None:
+        if message not in known and len(known) > self.policy.max_repeats:
+            raise ProtofedError(
+                f"{what} was asked for with {len(known)} other messages, and this site's policy "
+                f"allows {self.policy.max_repeats} repeats (max_repeats)"
+            )
+
+
+def check_inbox(inbox: Message, site: Site) -> None:
+    """Refuse a message whose model cannot be one of this net that somebody has trained."""
+    if type(inbox.model) is not Model:
+        raise ProtofedError("a message without a model's form")
+    fresh = site.fresh()
+    _same_form("weights", inbox.model.weights, fresh.weights, LARGEST_WEIGHT)
+    _same_form("buffers", inbox.model.buffers, fresh.buffers, LARGEST)
+    for name, leaf in tree.named_leaves(inbox):
+        _check_numbers(name, leaf, LARGEST)
+
+
+def _same_form(
+    what: str, found: Mapping[str, Any], wanted: Mapping[str, Tensor], most: float
+) -> None:
+    for name, tensor in found.items():
+        if name not in wanted or not isinstance(tensor, Tensor):
+            raise ProtofedError(f"model.{what}: {printable(str(name), 60)} is no part of this net")
+        if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
+            raise ProtofedError(f"model.{what}.{name}: not of the form that this net has")
+        _check_numbers(f"model.{what}.{name}", tensor, most)
+
+
+def _check_numbers(name: str, tensor: Tensor, most: float) -> None:
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise ProtofedError(f"{printable(name, 80)}: not a dense tensor")
+    if tensor.numel() and tensor.dtype != torch.bool:
+        low, high = (float(edge) for edge in tensor.detach().aminmax())
+        if not -most <= low <= high <= most:
+            raise ProtofedError(f"{printable(name, 80)}: holds NaN or a number beyond {most:g}")
+
+
+def check_test_counts(labels: Tensor, policy: Policy) -> None:
+    """Refuse scores of test images so few that a score would count them, where counts stay here."""
+    counts = labels.bincount()
+    few = counts[(counts > 0) & (counts < policy.min_examples)]
+    if not policy.send_counts and len(few):
+        raise ProtofedError(
+            f"a class has fewer than {policy.min_examples} test images here, and this site keeps "
+            f"its counts back (min_examples, send_counts)"
+        )
+
+
+@torch.inference_mode()
+def check_answers(
+    method: AnyMethod, site: Site, inbox: Message, state: Any, test: Dataset, policy: Policy
+) -> None:
+    """Refuse to say how often a model is right that has one answer for all: that counts a class."""
+    if policy.send_counts or not len(test):
+        return
+    answers: dict[str, list[Tensor]] = {}
+    for x, _ in site.scan(test):
+        scores = {MAIN: method.predict(site, inbox, state, x)}
+        for name, each in {**scores, **method.opinions(site, inbox, state, x)}.items():
+            answers.setdefault(name, []).append(each.argmax(1))
+    for parts in answers.values():
+        most = int(torch.cat(parts).bincount().max())
+        if len(test) - most < policy.min_examples:
+            raise ProtofedError(
+                "the model has one answer for nearly every test image, so that its score would "
+                "count a class, and this site keeps its counts back (send_counts)"
+            )

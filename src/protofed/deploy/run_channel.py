@@ -1,0 +1,223 @@
+"""The coordinator's line to Flower's server on this machine: letters to sites, answers back.
+
+This stands where Flower would start an app of a run. `protofed submit` starts a run under our empty
+bundle, takes its task itself, and sends and receives in its own process.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, Self
+
+from flwr.app import Metadata
+from flwr.app.message import make_message
+from flwr.common.constant import SUPERLINK_NODE_ID, SubStatus
+from flwr.proto.control_pb2 import StartRunRequest, StartRunResponse
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    AcquireTaskResponse,
+    GetNodesRequest,
+    GetNodesResponse,
+    PullAppMessagesRequest,
+    PullAppMessagesResponse,
+    PullTaskInputRequest,
+    PullTaskInputResponse,
+    PushAppMessagesRequest,
+    PushAppMessagesResponse,
+    PushTaskOutputRequest,
+    PushTaskOutputResponse,
+    SendTaskHeartbeatRequest,
+    SendTaskHeartbeatResponse,
+)
+from flwr.supercore.constant import TaskType
+
+from protofed.core.errors import ProtofedError, printable
+from protofed.deploy.app_bundle import app_bundle, bundle_hash
+from protofed.deploy.flower_client import (
+    OBJECT_FRAME,
+    FlowerClient,
+    LetterCollector,
+    Protobuf,
+    T,
+    as_parcel,
+    as_record,
+    patiently,
+)
+from protofed.deploy.flower_server import SECRET_HEADER, limit_text
+from protofed.engines.post import Lost, Online
+
+PATIENCE = 10.0  # seconds for a server on this machine that does not answer
+BEAT_EVERY = 5.0  # seconds
+QUERY = "query"  # the one type of message; what is asked stands in the letter
+GONE = "the server on this machine has ended, or has ended this run"
+REASONS = {  # Flower's numbers of errors
+    3: "the message or its answer expired",
+    5: "it went offline",
+    6: "it refused the message",
+}
+
+
+class Arriving(NamedTuple):
+    """An answer whose parts come in."""
+
+    number: str  # of the message that brings it
+    parts: LetterCollector
+
+
+class RunChannel:
+    """One run at the server, from `with` to its end."""
+
+    def __init__(self, url: str, secret: str, ca: str):
+        trust = ssl.create_default_context(cafile=ca) if ca else None
+        self.headers = {SECRET_HEADER: secret}
+        self.client = FlowerClient(url, "flwr-serverapp", trust, lambda: self.headers)
+        self.run = 0
+        self.sent: dict[str, int] = {}  # to which node each letter went
+        self.arriving: dict[str, Arriving] = {}
+        self.ended = threading.Event()
+        self.own = Node(node_id=SUPERLINK_NODE_ID)
+
+    def __enter__(self) -> Self:
+        fab = Fab(hash_str=bundle_hash(), content=app_bundle())
+        self._call("control/start-run", StartRunRequest(fab=fab), StartRunResponse)
+        asked = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+        task = self._call("runtime/acquire-task", asked, AcquireTaskResponse)
+        if not task.token:
+            raise ProtofedError("Flower's server did not hand out the run; try again")
+        self.headers["flwr-task-token"] = task.token
+        given = self._call("runtime/pull-task-input", PullTaskInputRequest(), PullTaskInputResponse)
+        self.run = given.run.run_id
+        threading.Thread(target=self._beat, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.ended.set()
+        how = SubStatus.FAILED if kind else SubStatus.COMPLETED
+        asked = PushTaskOutputRequest(sub_status=how, details="")
+        with suppress(ProtofedError):
+            self.client.call("runtime/push-task-output", asked, PushTaskOutputResponse)
+        self.client.close()
+
+    def _beat(self) -> None:
+        """Say every few seconds that this process is still there."""
+        while not self.ended.wait(BEAT_EVERY):
+            with suppress(ProtofedError):
+                self.client.call(
+                    "runtime/send-task-heartbeat",
+                    SendTaskHeartbeatRequest(),
+                    SendTaskHeartbeatResponse,
+                )
+
+    def _call(self, name: str, asked: Protobuf, kind: type[T], most: int = 1 << 24) -> T:
+        try:
+            return patiently(lambda: self.client.call(name, asked, kind, most), PATIENCE)
+        except ProtofedError as fault:
+            raise ProtofedError(f"{GONE}: {fault}") from fault
+
+    def online(self) -> list[Online]:
+        """The sites that are connected now; without a name those without a registered key."""
+        found = self._call("runtime/get-nodes", GetNodesRequest(), GetNodesResponse)
+        return [Online(node.node_id, node.name) for node in found.nodes]
+
+    def send(self, node: int, letter: bytes, seconds: float, most: int) -> str:
+        """Send a letter that is worth nothing after some seconds; its number, "" if not taken.
+
+        The answer to it may have at most so many bytes.
+        """
+        head = Metadata(
+            run_id=self.run,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id=limit_text(most),
+            created_at=time.time(),
+            ttl=seconds,
+            message_type=QUERY,
+        )
+        parcel = as_parcel(make_message(metadata=head, content=as_record(letter)))
+        asked = PushAppMessagesRequest(
+            messages_list=[parcel.head], message_object_trees=[parcel.tree]
+        )
+        taken = self._call("runtime/push-messages", asked, PushAppMessagesResponse)
+        for name in taken.objects_to_push:
+            part = PushObjectRequest(
+                node=self.own,
+                run_id=self.run,
+                object_id=name,
+                object_content=parcel.objects[name],
+                session_id=taken.session_id,
+            )
+            self._call("runtime/push-object", part, PushObjectResponse)
+        number = taken.message_ids[0] if taken.message_ids else ""
+        if number:
+            self.sent[number] = node
+        return number
+
+    def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | Lost]:
+        """The answers to some letters that are there by now; each is given once.
+
+        Each letter's number comes with the bytes that its answer may have.
+        """
+        found: dict[str, bytes | Lost] = {}
+        asked = PullAppMessagesRequest(message_ids=[n for n in waiting if n not in self.arriving])
+        told = self._call("runtime/pull-messages", asked, PullAppMessagesResponse)
+        for head, tree in zip(told.messages_list, told.message_object_trees, strict=True):
+            letter = head.metadata.reply_to_message_id
+            if letter not in waiting:
+                continue
+            if head.HasField("error"):
+                found[letter] = _lost(head.error)
+            elif head.metadata.src_node_id != self.sent.get(letter):
+                found[letter] = Lost("another site answered in its place")
+            else:
+                try:
+                    parts = LetterCollector(tree, waiting[letter])
+                    self.arriving[letter] = Arriving(head.metadata.message_id, parts)
+                except ProtofedError as fault:
+                    found[letter] = Lost(f"its answer was refused: {fault}")
+        for letter in [letter for letter in self.arriving if letter in waiting]:
+            if answer := self._arrived(self.arriving[letter]):
+                found[letter] = answer
+                del self.arriving[letter]
+        return found
+
+    def _arrived(self, answer: Arriving) -> bytes | Lost | None:
+        """An answer, if all of its parts are at the server."""
+        try:
+            letter = answer.parts.collect(self._pull)
+        except ProtofedError as fault:
+            return Lost(f"its answer was refused: {fault}")
+        if letter is not None:
+            asked = ConfirmMessageReceivedRequest(
+                node=self.own, run_id=self.run, message_object_id=answer.number
+            )
+            name = "runtime/confirm-message-received"
+            self._call(name, asked, ConfirmMessageReceivedResponse)
+        return letter
+
+    def _pull(self, name: str, most: int) -> bytes | None:
+        asked = PullObjectRequest(node=self.own, run_id=self.run, object_id=name)
+        found = self.client.call(
+            "runtime/pull-object", asked, PullObjectResponse, most + OBJECT_FRAME
+        )
+        return found.object_content if found.object_available else None
+
+
+def _lost(error: Any) -> Lost:
+    why = printable(str(error.reason or ""), 200)
+    return Lost(f"{REASONS.get(error.code, f'Flower error {error.code}')} ({why})")
