@@ -1,4 +1,4 @@
-"""The socket between Flower's short-lived client apps and a site's one worker; imports no torch.
+"""The socket between a site's link to the server and its worker; imports no torch.
 
 Bytes pass, never objects. Who does not hold the key, a file that only its owner can read, is not
 heard.
@@ -15,6 +15,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 FAMILY = "AF_UNIX"
+NO_QUESTION = b""  # the worker's answer to what is none
 PAUSE = 0.5  # seconds between attempts to reach a worker that is being started again
 
 

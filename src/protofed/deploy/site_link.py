@@ -19,7 +19,7 @@ from protofed.deploy import confine
 from protofed.deploy.app_bundle import bundle_hash
 from protofed.deploy.fleet_connection import FleetConnection, Letter
 from protofed.deploy.flower_client import CallError
-from protofed.deploy.hatch import ask
+from protofed.deploy.hatch import NO_QUESTION, ask
 from protofed.deploy.life import stop_on_sigterm
 from protofed.deploy.lines import say
 from protofed.deploy.reach import NETWORK
@@ -94,6 +94,8 @@ class SiteLink:
         try:
             content = line.content(letter, self.most)
             answer = ask(socket, content, PATIENCE)
+            if answer == NO_QUESTION:
+                raise ProtofedError("not a question of protofed's")
         except (ProtofedError, TimeoutError) as fault:
             if not isinstance(fault, CallError):
                 line.refuse(letter, str(fault))

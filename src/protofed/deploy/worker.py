@@ -13,7 +13,7 @@ from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError
 from protofed.core.lifeline import end_with_the_pipe
 from protofed.deploy import confine
-from protofed.deploy.hatch import listener
+from protofed.deploy.hatch import NO_QUESTION, listener
 from protofed.deploy.policy import read_policy
 from protofed.deploy.site import Desk
 
@@ -39,9 +39,11 @@ def main() -> None:
 def _serve(desk: Desk, connection: Connection) -> None:
     letter = connection.recv_bytes(desk.policy.most_bytes)
     try:
-        connection.send_bytes(desk.answer(letter))
-    except ProtofedError as fault:  # not even a question; who asked sees the connection end
+        answer = desk.answer(letter)
+    except ProtofedError as fault:  # not even a question
         print(f"refused: {fault}", file=sys.stderr, flush=True)
+        answer = NO_QUESTION
+    connection.send_bytes(answer)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,385 @@
+"""A site judges what it is asked, not what was announced: by spec, policy and its own record."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protofed.core.errors import ProtofedError
+from protofed.core.message import Message
+from protofed.core.model import Model
+from protofed.core.pack import pack, unpack
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import Step
+from protofed.deploy.ledger import Ledger
+from protofed.deploy.policy import Policy
+from protofed.deploy.site import Desk
+from protofed.engines.wire import Answer, Ask
+from protofed.experiment.remote import Offer, brief_of, coordinator
+from protofed.experiment.submitted import experiment_of
+from tests.data.pictures import make
+from tests.fleet.desks import INQUIRY, RUN, SITES, SPEC, desks, offers, told
+
+SESSION = "cd" * 8
+
+
+class Server:
+    """A hostile coordinator: it knows the sites' offers and makes questions of any kind."""
+
+    def __init__(self, known: list[Offer], **more: Any):
+        self.known = known
+        self.raw: dict[str, Any] = {**SPEC, "rounds": 4, **more}
+        self.experiment = experiment_of(self.raw, known)
+        self.site = coordinator(self.experiment, known).server
+        self.brief = brief_of(self.experiment, known)
+        method, step = self.experiment.method, Step(0, self.experiment.rounds)
+        self.first = method.send(self.site, method.init_server(self.site), [0], step)[0]
+
+    def inbox(self, shift: float = 0.0) -> Message:
+        """An honest message, moved a little."""
+        weights = {name: part + shift for name, part in self.first.model.weights.items()}
+        return replace(self.first, model=replace(self.first.model, weights=weights))
+
+    def train(self, **more: Any) -> Ask:
+        """A question to train the first round, or something else."""
+        given = {"rounds": self.experiment.rounds, "inbox": self.inbox(), **more}
+        return Ask(
+            **{"what": "train", "brief": self.brief, "run": RUN, "session": SESSION, **given}
+        )
+
+    def score(self, **more: Any) -> Ask:
+        """A question for the score after the first round."""
+        return self.train(**{"what": "score", "round": 1, **more})
+
+
+@pytest.fixture
+def known(images: Path, tmp_path: Path) -> list[Offer]:
+    return offers(desks(images, tmp_path / "asked"))
+
+
+def site(images: Path, home: Path, **rules: Any) -> Desk:
+    return Desk("site-a", images / "site-a", home, Policy(**{"min_examples": 1, **rules}))
+
+
+def test_a_round_beyond_the_policy_is_not_trained_whatever_was_announced(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    desk = site(images, tmp_path / "home", max_rounds=10)
+    long = Server(known, rounds=1_000_000)
+    fault = told(desk, long.train(round=4999, start=4999)).fault
+    assert "1000000 rounds, but this site's policy allows 10" in fault
+    short = Server(known, rounds=10)
+    for ask in (
+        short.train(round=4999, rounds=1_000_000),
+        short.train(round=10),
+        short.train(rounds=11, round=10),
+        short.train(leg=1),
+    ):
+        assert told(desk, ask).fault
+    assert told(desk, short.train(round=9)).fault == ""
+
+
+def test_a_round_is_trained_with_another_message_only_so_often(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    desk, server = site(images, tmp_path / "home", max_repeats=2), Server(known)
+    faults = [
+        told(desk, server.train(inbox=server.inbox(shift / 100), session=f"{shift:016x}")).fault
+        for shift in range(6)
+    ]
+    assert faults[:3] == [""] * 3
+    assert all("allows 2 repeats" in fault for fault in faults[3:])
+    # Neither a restart of the site nor another session makes it forget.
+    fresh = site(images, tmp_path / "home", max_repeats=2)
+    assert "allows 2 repeats" in told(fresh, server.train(inbox=server.inbox(0.5))).fault
+    assert told(fresh, server.train(inbox=server.inbox(0.02))).fault == ""  # asked before
+    assert told(fresh, server.train(inbox=server.inbox(0.5), round=1)).fault == ""
+
+
+def test_a_run_stays_what_it_was_about(images: Path, tmp_path: Path, known: list[Offer]) -> None:
+    desk = site(images, tmp_path / "home")
+    assert told(desk, Server(known).train()).fault == ""
+    other = Server(known, training={"epochs": 2, "batch": 4})
+    assert "about something else" in told(desk, other.train()).fault
+
+
+def test_runs_a_day_and_epochs_have_their_limits(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    desk = site(images, tmp_path / "home", max_runs_per_day=2, max_epochs=3)
+    server = Server(known)
+    names = [f"{number:016x}" for number in range(3)]
+    faults = [told(desk, server.train(run=name)).fault for name in names]
+    assert faults[:2] == ["", ""]
+    assert "allows 2 runs a day" in faults[2]
+    assert "allows 2 runs a day" in told(desk, Ask("describe", json.dumps(INQUIRY))).fault
+    assert told(desk, server.train(run=names[0], round=1)).fault == ""
+    many = Server(known, training={"epochs": 4, "batch": 4})
+    assert "4 epochs" in told(site(images, tmp_path / "b", max_epochs=3), many.train()).fault
+
+
+def test_scores_are_told_as_often_as_the_spec_and_the_policy_say(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    server = Server(known, evaluate_every=2, rounds=5)
+    desk = site(images, tmp_path / "home", max_scores=2)
+    assert "no score is due after round 1" in told(desk, server.score(round=1)).fault
+    assert "no score is due after round 0" in told(desk, server.score(round=0)).fault
+    assert told(desk, server.score(round=2)).fault == ""
+    assert told(desk, server.score(round=2)).fault == ""  # the same question, the same answer
+    assert told(desk, server.score(round=4)).fault == ""
+    assert "allows 2 scores" in told(desk, server.score(round=5)).fault
+    never = site(images, tmp_path / "never", max_scores=0)
+    assert "allows 0 scores" in told(never, server.score(round=2)).fault
+    assert told(never, Ask("describe", json.dumps({**INQUIRY, "scores": 9}))).fault == ""
+    asked = Ask("describe", json.dumps({**INQUIRY, "scores": 3}))
+    assert "raise evaluate_every" in told(desk, asked).fault
+
+
+def one_bias(server: Server, label: int, size: float = 1.0) -> Message:
+    """A model that gives one answer: its score is the number of that class's test images."""
+    inbox = server.inbox()
+    weights = {name: torch.zeros_like(part) for name, part in inbox.model.weights.items()}
+    bias = next(name for name in reversed(list(weights)) if name.endswith("bias"))
+    weights[bias][label] = size
+    return replace(inbox, model=replace(inbox.model, weights=weights))
+
+
+def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    server = Server(known, rounds=2)
+    frank = site(images, tmp_path / "frank", max_repeats=9)
+    counted = [
+        json.loads(told(frank, server.score(inbox=one_bias(server, label))).told)[""][0]
+        for label in (0, 1)
+    ]
+    assert sum(counted) == known[0].test  # what send_counts = true lets out
+    careful = site(images, tmp_path / "careful", send_counts=False, max_repeats=9)
+    for label in (0, 1):
+        answer = told(careful, server.score(inbox=one_bias(server, label)))
+        assert "one answer for nearly every test image" in answer.fault
+        assert answer.told == ""
+    few = site(images, tmp_path / "few", send_counts=False, min_examples=5)
+    assert "fewer than 5 test images" in told(few, server.score()).fault
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 1e5])
+def test_models_that_nobody_can_have_trained_are_refused(
+    value: float, images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    server, desk = Server(known), site(images, tmp_path / "home")
+    forged = one_bias(server, 0, value)
+    for ask in (server.train(inbox=forged), server.score(inbox=forged)):
+        assert "holds NaN or a number beyond" in told(desk, ask).fault
+    name, part = next(iter(server.inbox().model.weights.items()))
+    for weights in ({name: part[:1]}, {name: part.double()}, {"other": part}, {name: "x"}):
+        odd = Message(model=Model(weights=weights))  # type: ignore[arg-type]
+        assert told(desk, server.train(inbox=odd)).fault
+
+
+def test_a_spec_cannot_point_at_a_place_on_the_site(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    server, desk = Server(known), site(images, tmp_path / "home")
+    brief = json.loads(server.brief)
+    for data in ({"name": "/etc"}, {"name": str(images)}, "digits-mini", None, 5):
+        spec = {**brief["spec"], "data": data}
+        forged = json.dumps({**brief, "spec": spec})
+        assert "not those of the sites" in told(desk, server.train(brief=forged)).fault
+
+
+def test_what_is_refused_is_on_record_without_filling_the_disk(
+    images: Path, tmp_path: Path, known: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protofed.deploy.ledger.MOST_REFUSED", 5_000)
+    desk = site(images, tmp_path / "home", methods=())
+    for _ in range(200):
+        told(desk, Server(known).train())
+    files = sorted((tmp_path / "home").glob("refused*"))
+    assert len(files) == 2
+    assert sum(file.stat().st_size for file in files) < 11_000
+    line = json.loads(files[0].read_text().splitlines()[-1])
+    assert (line["run"], line["what"]) == (RUN, "train")
+    assert "does not allow fedavg" in line["why"]
+
+
+def test_a_damaged_record_is_told_and_a_line_cut_short_is_not(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write(RUN, "s", "train", 0, 0, "m")
+    ledger.write(RUN, "s", "score", 1, 0, "m")
+    whole = ledger.answered.read_bytes()
+    ledger.answered.write_bytes(whole + b'{"run": "ab')
+    assert Ledger(tmp_path).runs[RUN].count_scores() == 1
+    ledger.answered.write_bytes(b"[[[\n" + whole)
+    with pytest.raises(Exception, match="does not know what it has answered"):
+        Ledger(tmp_path)
+
+
+# --- two thousand questions ---------------------------------------------------------------------
+
+STRICT: dict[str, Any] = {
+    "methods": ("fedavg", "fpl"),
+    "max_rounds": 5,
+    "max_epochs": 1,
+    "max_repeats": 1,
+    "max_scores": 2,
+    "max_runs_per_day": 4,
+    "send_counts": False,
+    "min_examples": 2,
+}
+NUMBERS = [0, 1, 2, 3, 4, 5, 6, 4999, -1, 10**400, True, 1.5, "1", None, float("nan")]
+TEXTS = ["", "train", "score", "\x1b[31m", "[" * 100_000, "x" * 2_000_000, 5, None, "../../etc"]
+
+
+class Crafty:
+    """Makes questions: honest ones, honest ones with a field or two changed, and nonsense."""
+
+    def __init__(self, known: list[Offer], seed: int):
+        self.draw = random.Random(seed)
+        self.servers = [
+            Server(known, method=method, rounds=rounds, evaluate_every=every)
+            for method in ("fedavg", "fpl", "fedprox", "scaffold")
+            for rounds, every in ((4, 2), (5, 1), (50, 1))
+        ]
+
+    def noisy(self, server: Server) -> Message:
+        """A model whose answers differ from image to image."""
+        inbox, noise = server.inbox(), torch.Generator().manual_seed(self.draw.randrange(3))
+        weights = {
+            name: part + torch.randn(part.shape, generator=noise)
+            for name, part in inbox.model.weights.items()
+        }
+        return replace(inbox, model=replace(inbox.model, weights=weights))
+
+    def question(self) -> Any:
+        """One of them."""
+        draw = self.draw
+        place = draw.choice([*range(len(self.servers)), 0, 1, 3, 4])  # the latter may run
+        server = self.servers[place]
+        if draw.random() < 0.05:
+            return draw.choice(
+                [Message(), 7, "train", None, [1], Prototypes(*[torch.zeros(1)] * 3)]
+            )
+        shift = draw.choice([0.0, 0.0, 0.01, 0.02, 1e6, float("nan")])
+        ask = server.train(
+            what=draw.choice(["train", "train", "score", "score", "describe", "hello"]),
+            run=f"{draw.choice([place, place, place, draw.randrange(9)]):016x}",
+            round=draw.randrange(6),
+            inbox=draw.choice(
+                [server.inbox(shift), self.noisy(server), self.noisy(server), one_bias(server, 0)]
+            ),
+        )
+        if ask.what in ("describe", "hello"):
+            about = {**INQUIRY, "method": {"name": draw.choice(["fedavg", "fpl", "moon"])}}
+            about["rounds"] = draw.choice([1, 5, 6, 10**6])
+            ask = Ask(ask.what, json.dumps(about) if draw.random() < 0.8 else ask.brief)
+        while draw.random() < 0.3:
+            name = draw.choice(["what", "brief", "run", "session", "start", "floor", "rounds"])
+            name = draw.choice([name, "round", "leg"])
+            value = draw.choice(TEXTS if name in ("what", "brief", "run", "session") else NUMBERS)
+            changed: dict[str, Any] = {name: value}
+            ask = replace(ask, **changed)
+        return ask
+
+
+class Watched(Desk):
+    """A desk whose answers are held against its policy by a reader of its own."""
+
+    def __init__(self, images: Path, home: Path):
+        super().__init__("site-a", images / "site-a", home, Policy(**STRICT))
+        self.legs: dict[tuple[str, int, int], set[bytes]] = {}
+        self.scores: dict[str, set[tuple[int, bytes]]] = {}
+        self.begun: set[str] = set()
+        self.answered: Counter[str] = Counter()
+
+    def watch(self, ask: Any) -> None:
+        """Ask, and see that nothing beyond the policy is answered."""
+        letter = b""
+        with suppress(TypeError, ValueError):  # of what cannot even be packed
+            letter = pack(ask)
+        try:
+            answer = unpack(self.answer(letter))
+        except ProtofedError:
+            return  # not even a question
+        assert type(answer) is Answer
+        if answer.fault:
+            assert answer.told == ""
+            assert answer.reply == Message()
+            self.answered["refused"] += 1
+            return
+        self.answered[ask.what] += 1
+        getattr(self, f"see_{ask.what}")(ask, answer)
+
+    def see_hello(self, ask: Ask, answer: Answer) -> None:
+        """Only its name."""
+        assert answer.told == "site-a"
+
+    def see_describe(self, ask: Ask, answer: Answer) -> None:
+        """No counts, and only of what may run."""
+        about = json.loads(ask.brief)
+        assert about["method"]["name"] in STRICT["methods"]
+        assert about["rounds"] <= STRICT["max_rounds"]
+        assert json.loads(answer.told)["held"] == {}
+
+    def see_run(self, ask: Ask) -> dict[str, Any]:
+        """What holds for every question of a run."""
+        spec: dict[str, Any] = json.loads(ask.brief)["spec"]
+        assert spec["method"]["name"] in STRICT["methods"]
+        assert ask.rounds == spec["rounds"] <= STRICT["max_rounds"]
+        assert ask.leg == 0
+        self.begun.add(ask.run)
+        assert len(self.begun) <= STRICT["max_runs_per_day"]
+        return spec
+
+    def see_train(self, ask: Ask, answer: Answer) -> None:
+        """Not beyond the rounds, not again and again, and no counts."""
+        self.see_run(ask)
+        assert 0 <= ask.round < STRICT["max_rounds"]
+        asked = self.legs.setdefault((ask.run, ask.round, ask.leg), set())
+        asked.add(pack(ask.inbox))
+        assert len(asked) <= 1 + STRICT["max_repeats"]
+        assert all(bool((part.abs() < 1e5).all()) for part in ask.inbox.model.weights.values())
+        if answer.reply.protos is not None:
+            assert set(answer.reply.protos.counts.tolist()) == {1}
+
+    def see_score(self, ask: Ask, answer: Answer) -> None:
+        """Only when one is due, so often, and never of a model with one answer."""
+        spec = self.see_run(ask)
+        every = spec.get("evaluate_every", 1)
+        assert ask.round >= 1
+        assert ask.round % every == 0 or ask.round == spec["rounds"]
+        scores = self.scores.setdefault(ask.run, set())
+        scores.add((ask.round, pack(ask.inbox)))
+        assert len(scores) <= STRICT["max_scores"]
+        assert not all(bool((part == 0).all()) for part in _convolutions(ask.inbox.model.weights))
+
+
+def _convolutions(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    return [part for name, part in weights.items() if not name.endswith("bias")]
+
+
+def test_nothing_beyond_a_strict_policy_is_answered_to_two_thousand_questions(
+    tmp_path: Path,
+) -> None:
+    images = make(tmp_path / "images", SITES, each=40)
+    known = offers(desks(images, tmp_path / "asked"))
+    desk, crafty = Watched(images, tmp_path / "home"), Crafty(known, 0)
+    for number in range(2000):
+        if number == 1000:  # started anew, as after a crash; the reader remembers all
+            before, desk = desk, Watched(images, tmp_path / "home")
+            desk.legs, desk.scores, desk.begun = before.legs, before.scores, before.begun
+            desk.answered = before.answered
+        desk.watch(crafty.question())
+    found = [what for what in ("hello", "describe", "train", "score") if desk.answered[what]]
+    assert found == ["hello", "describe", "train", "score"]
+    assert desk.answered["refused"] > 1000
