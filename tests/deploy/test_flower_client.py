@@ -27,7 +27,6 @@ from protofed.deploy.flower_client import (
     FlowerClient,
     LetterCollector,
     TooLargeError,
-    as_bytes,
     as_parcel,
     as_record,
     most_objects,
@@ -157,7 +156,8 @@ def raw_array(data: bytes) -> RecordDict:
         RecordDict({"a": ConfigRecord({"b": b"x"})}),
         RecordDict({"a": ArrayRecord({"b": Array(np.zeros(3))})}),
         RecordDict({"a": ArrayRecord({"b": Array(np.zeros((2, 2), dtype=np.uint8))})}),
-        RecordDict({"a": ArrayRecord({"c": Array(np.zeros(2, dtype=np.uint8))})}),
+        RecordDict({"a": ArrayRecord({"b": Array(np.zeros(2, dtype=np.int8))})}),
+        RecordDict({"a": ArrayRecord({"b": Array(np.zeros(1)), "c": Array(np.zeros(2))})}),
         raw_array(HUGE),
         raw_array(PICKLE),
         raw_array(b""),
@@ -165,12 +165,24 @@ def raw_array(data: bytes) -> RecordDict:
     ],
 )
 def test_what_is_no_letter_is_refused_and_takes_no_memory(record: RecordDict) -> None:
+    parcel = as_parcel(message(record))
     tracemalloc.start()
     with pytest.raises(ProtofedError, match="not one of our messages"):
-        as_bytes(record)
+        LetterCollector(parcel.tree, 1000).collect(lambda name, most: parcel.objects[name])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+def test_a_chunk_that_is_named_a_thousand_times_does_not_become_a_thousand() -> None:
+    parcel = as_parcel(message(as_record(bytes(400 * CHUNK))))
+    assert sum(map(len, parcel.objects.values())) < 4 * CHUNK
+    tracemalloc.start()
+    with pytest.raises(TooLargeError):
+        LetterCollector(parcel.tree, 3 * CHUNK).collect(lambda name, most: parcel.objects[name])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * CHUNK
 
 
 def test_a_message_with_nothing_in_it_is_no_letter() -> None:

@@ -217,7 +217,8 @@ class FleetConnection:
 
     def close(self) -> None:
         """Go offline, if the server still hears it."""
+        if not self.left.is_set() and self.node.node_id:
+            with suppress(ProtofedError):
+                self._leave(self.node.node_id)
         self.left.set()
-        with suppress(ProtofedError):
-            self._leave(self.node.node_id)
         self.client.close()

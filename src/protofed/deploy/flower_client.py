@@ -8,6 +8,7 @@ and no call takes more memory than its caller allows.
 from __future__ import annotations
 
 import io
+import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +18,18 @@ import httpx
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+    get_object_head_values_from_object_content,
+    get_object_id,
     get_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from protofed.core.errors import ProtofedError, printable
@@ -185,19 +190,51 @@ class LetterCollector:
             if self.left < 0:
                 raise TooLargeError(f"more than {self.most} bytes")
             self.contents[name] = content
-        return self._inflated()
+        return self._put_together()
 
-    def _inflated(self) -> bytes:
+    def _put_together(self) -> bytes:
         try:
-            message = inflate_object_from_contents(self.root, self.contents)
+            data = _array_data(list(self.contents.values()), self.most + OBJECT_FRAME)
+            letter = _row_of_bytes(data)
+        except TooLargeError:
+            raise
         except Exception as fault:  # a stranger's objects may fail in any way
             raise ProtofedError(f"not one of our messages: {type(fault).__name__}") from fault
-        if not isinstance(message, Message) or message.has_error():
-            raise ProtofedError("not one of our messages")
-        letter = as_bytes(message.content)
         if len(letter) > self.most:
             raise TooLargeError(f"{len(letter)} bytes, at most {self.most} are allowed")
         return letter
+
+
+def _array_data(objects: list[bytes], most: int) -> bytes:
+    """The data of the one array among some objects.
+
+    An array may name the same chunk a thousand times, so that few bytes would become many.
+    """
+    arrays = [each for each in objects if _kind(each) == Array.__qualname__]
+    if len(arrays) != 1:
+        raise ValueError("not one array")
+    chunks = {get_object_id(each): each for each in objects if each is not arrays[0]}
+    order = json.loads(get_object_body(arrays[0], Array))["arraychunk_ids"]
+    names = get_object_children_ids_from_object_content(arrays[0])
+    parts = [chunks[names[number]] for number in order]
+    if sum(map(len, parts)) > most + len(parts) * OBJECT_FRAME:
+        raise TooLargeError(f"more than {most} bytes")
+    return b"".join(get_object_body(part, ArrayChunk) for part in parts)
+
+
+def _kind(content: bytes) -> str:
+    return get_object_head_values_from_object_content(content)[0]
+
+
+def _row_of_bytes(data: bytes) -> bytes:
+    """What `as_record` was given; nothing is made that is as large as a header only claims."""
+    stream = io.BytesIO(data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("another kind of array")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype != np.uint8 or shape != (len(data) - stream.tell(),):
+        raise ValueError("no row of bytes")
+    return bytes(memoryview(data)[stream.tell() :])
 
 
 def object_count(tree: ObjectTree) -> int:
@@ -226,26 +263,6 @@ def _nodes(tree: ObjectTree) -> Iterator[ObjectTree]:
 def as_record(letter: bytes) -> RecordDict:
     """Bytes in Flower's form: every array, and every record, is a transfer of its own."""
     return RecordDict({"a": ArrayRecord({"b": Array(np.frombuffer(letter, dtype=np.uint8))})})
-
-
-def as_bytes(record: RecordDict) -> bytes:
-    """The bytes that `as_record` was given; anything else is refused.
-
-    The array's own header is read, but nothing is made that is as large as it claims.
-    """
-    try:
-        part = record["a"]
-        assert isinstance(part, ArrayRecord)
-        data = part["b"].data
-        stream = io.BytesIO(data)
-        assert np.lib.format.read_magic(stream) == (1, 0)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-    except Exception as fault:  # a stranger's record may fail in any way
-        raise ProtofedError(f"not one of our messages: {type(fault).__name__}") from fault
-    start = stream.tell()
-    if dtype != np.uint8 or shape != (len(data) - start,):
-        raise ProtofedError("not one of our messages: no row of bytes")
-    return bytes(memoryview(data)[start:])
 
 
 def error_reply(message: Message, code: int, reason: str) -> Message:
