@@ -3,105 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import socket
-import ssl
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.deploy.keys import make
-from protofed.deploy.known import signed_headers
 from protofed.deploy.listening import MOST_CONNECTIONS, MOST_OF_ADDRESS, home_of
-from tests.deploy.flower import Guarded, await_port, free_port, running, status
+from tests.deploy.flooding import (
+    ELSEWHERE,
+    HERE,
+    MANY,
+    Gate,
+    ended,
+    flood,
+    held,
+    hello,
+    soon,
+    standing,
+)
+from tests.deploy.flower import status
 
 if not sys.platform.startswith("linux"):
     pytest.skip("needs /proc, and more than one address of this machine", allow_module_level=True)
-
-MANY = 1500
-HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
-HURRIED = """
-from protofed.deploy import listening, proxy
-listening.SHAKE_SECONDS = listening.HEAD_SECONDS = listening.LEAVE_SECONDS = {seconds}
-proxy.main()
-"""
-
-
-class Gate(NamedTuple):
-    """A gate's process."""
-
-    made: Guarded
-    pid: int
-
-    def files(self) -> list[str]:
-        """What its open files are."""
-        found = []
-        for file in Path(f"/proc/{self.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found.append(os.readlink(file))
-        return found
-
-    def connections(self) -> int:
-        """How many of its open files are connections to the public port, in whatever state."""
-        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        own = [row for row in rows if int(row[1].split(":")[1], 16) == self.made.public]
-        names = {f"socket:[{row[9]}]" for row in own if row[3] != "0A"}  # who listens
-        return len(names.intersection(self.files()))
-
-    def plain(self, source: str = HERE) -> socket.socket:
-        """A connection on which nothing was said yet."""
-        return socket.create_connection((HERE, self.made.public), 20, (source, 0))
-
-    def shaken(self, source: str = HERE) -> ssl.SSLSocket:
-        """A connection whose TLS handshake is done."""
-        context = ssl.create_default_context(cafile=str(self.made.ca))
-        return context.wrap_socket(self.plain(source), server_hostname="localhost")
-
-    def site(self, source: str) -> int:
-        """The status that a signed request gets."""
-        key = self.made.keys / "north" / "site.key"
-        lines = ["POST /v1/fleet/nothing HTTP/1.1", "Host: localhost", "Connection: close"]
-        lines += [f"{n}: {v}" for n, v in signed_headers(key, f"{datetime.now(UTC)}").items()]
-        with self.shaken(source) as stream:
-            stream.sendall("\r\n".join([*lines, "Content-Length: 0", "", ""]).encode())
-            return status(stream.recv(1000))
-
-
-class Upstream(BaseHTTPRequestHandler):
-    """Answers as Flower's server might."""
-
-    def do_POST(self) -> None:
-        self.send_response_only(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-
-@contextlib.contextmanager
-def standing(home: Path, seconds: int) -> Iterator[Gate]:
-    """A gate that knows the site north, before a server that answers 200 to everything."""
-    make(home / "keys", "localhost", ["north"])
-    behind = ThreadingHTTPServer((HERE, 0), Upstream)
-    threading.Thread(target=behind.serve_forever, daemon=True).start()
-    made, own = Guarded(home / "keys", home, free_port(), 0), home / "keys" / "server"
-    words = [sys.executable, "-c", HURRIED.format(seconds=seconds), "--host=127.0.0.1"]
-    words += [f"--port={made.public}", f"--upstream=http://127.0.0.1:{behind.server_port}"]
-    words += [f"--cert={own}/server.crt", f"--key={own}/server.key", f"--sites={own}/sites"]
-    log = home / "gate.log"
-    with log.open("wb") as stream, running(words, home / "run", stream) as process:
-        await_port(made.public, process, log)
-        yield Gate(made, process.pid)
-    behind.shutdown()
-    behind.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -127,45 +55,6 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * MANY, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@contextlib.contextmanager
-def flood(gate: Gate, sources: Sequence[str]) -> Iterator[list[socket.socket]]:
-    """Many connections on which nothing is said."""
-    with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(gate.plain(sources[number % len(sources)]))
-            for number in range(MANY)
-        ]
-
-
-def soon(seen: Callable[[], bool], seconds: float = 10) -> bool:
-    """Whether something comes true in time."""
-    end = time.monotonic() + seconds
-    while not seen():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def ended(stream: socket.socket, seconds: float = 10) -> bool:
-    """Whether the other side has closed a connection, or does so in time."""
-    stream.settimeout(seconds)
-    try:
-        while stream.recv(1000):
-            pass
-    except TimeoutError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def held(gate: Gate, streams: list[socket.socket], most: int) -> None:
-    """The gate has so many connections of a flood, and has closed all others."""
-    assert soon(lambda: gate.connections() == most), gate.connections()
-    assert sum(not ended(stream, 0.001) for stream in streams) == most
 
 
 def test_one_address_cannot_keep_the_others_out(patient: Gate) -> None:
@@ -195,15 +84,6 @@ def test_one_who_is_inside_stays_so_in_a_flood(patient: Gate) -> None:
     with patient.shaken(ELSEWHERE) as inside, flood(patient, [HERE, ELSEWHERE]):
         inside.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status(inside.recv(1000)) == 403
-
-
-def hello() -> bytes:
-    """The first words of a TLS handshake."""
-    context, sent = ssl.create_default_context(), ssl.MemoryBIO()
-    client = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        client.do_handshake()
-    return sent.read()
 
 
 def nothing(gate: Gate) -> socket.socket:
