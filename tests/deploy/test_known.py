@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 import timeit
 from pathlib import Path
@@ -129,6 +131,18 @@ def test_a_certificate_for_a_key_lets_nobody_in(keys: Path) -> None:
     known = Known(folder)
     assert not known.signed(signed(keys, "south"))
     assert known.signed(signed(keys, "north"))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["certificate", "unheard-of", "directory", "fifo", "dangling"])
+def test_a_server_that_starts_names_what_is_no_key(keys: Path, kind: str) -> None:
+    file = keys / "server" / "sites" / "bad.pub"
+    place(kind, file)
+    words = [sys.executable, "-m", "protofed.deploy.register", str(file)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"{file} is no public key of a site: ")
+    assert ended.stderr.endswith("remove it from there\n")
 
 
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ class Known:
     def _refresh(self) -> None:
         """Bring the keys up to what the folder holds now; only files that changed are opened."""
         files = {
-            name: _look(f"{self.folder}/{name}", self.files.get(name)) for name in self._names()
+            name: look(f"{self.folder}/{name}", self.files.get(name)) for name in self._names()
         }
         if files == self.files:
             return
@@ -116,7 +116,7 @@ class Known:
         return names
 
 
-def _look(path: str, before: KeyFile | None) -> KeyFile:
+def look(path: str, before: KeyFile | None = None) -> KeyFile:
     """What a file holds; one that has not changed is not opened."""
     now = time.time_ns()
     try:

@@ -8,11 +8,15 @@ from pathlib import Path
 import click
 from flwr.cli.app import app
 
+from protofed.deploy.known import look
 from protofed.deploy.serve import CONNECTION
 
 
 def main() -> None:
     """``register FILES...``: each named as its site."""
+    for file in sys.argv[1:]:  # Flower names no file, takes certificates, and waits for pipes
+        if fault := look(file).fault:
+            sys.exit(f"{file} is no public key of a site: {fault}\nremove it from there")
     for key in map(Path, sys.argv[1:]):
         try:
             app(
