@@ -137,7 +137,7 @@ def look(path: str, before: KeyFile | None = None) -> KeyFile:
     try:
         return KeyFile(stamp, content, _key(content))
     except Exception as fault:  # whatever one file holds must not keep the other sites out
-        return KeyFile(stamp, content, fault=printable(str(fault), 120))
+        return KeyFile(stamp, content, fault=printable(str(fault), 160))
 
 
 def _content(path: str) -> bytes:
@@ -156,7 +156,8 @@ def _key(content: bytes) -> EllipticCurvePublicKey:
     kind = content.split(maxsplit=1)[0] if content.strip() else b""
     if kind not in KINDS:
         shown = printable(kind.decode("latin-1"), 40)
-        raise ValueError(f"it begins with '{shown}'; `protofed keys` makes {KINDS[1].decode()}")
+        wanted = f"a key on an elliptic curve does ({KINDS[1].decode()})"
+        raise ValueError(f"it begins with '{shown}', not as {wanted}")
     key = load_ssh_public_key(content)
     assert isinstance(key, EllipticCurvePublicKey), "the others have names of their own"
     return key
