@@ -137,7 +137,7 @@ def look(path: str, before: KeyFile | None = None) -> KeyFile:
     try:
         return KeyFile(stamp, content, _key(content))
     except Exception as fault:  # whatever one file holds must not keep the other sites out
-        return KeyFile(stamp, content, fault=printable(str(fault), 160))
+        return KeyFile(stamp, content, fault=printable(str(fault) or type(fault).__name__, 160))
 
 
 def _content(path: str) -> bytes:
