@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.core.pack import pack, unpack
-from protofed.deploy.coordinate import coordinate, offer_from
+from protofed.deploy.coordinate import coordinate
 from protofed.deploy.job import Job
+from protofed.deploy.offers import offer_from
 from protofed.deploy.policy import Policy
 from protofed.deploy.site import Desk
 from protofed.engines.base import Engine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.pack import pack, unpack
-from protofed.deploy.coordinate import offer_from
 from protofed.engines.wire import Answer, Ask, answer_to, checked, tallies_from
 from tests.fleet.desks import SPEC, Walking, desks, events, made
 
@@ -63,14 +61,6 @@ def test_what_is_no_answer_is_refused(thing: object) -> None:
 def test_what_is_no_tally_is_refused(told: str) -> None:
     with pytest.raises(ProtofedError):
         tallies_from(told, 5)
-
-
-@pytest.mark.parametrize("train", [float("inf"), float("nan"), -1, "many", None, [1]])
-def test_what_is_no_offer_is_refused(train: object) -> None:
-    ask = Ask("describe")
-    told = {"held": {}, "classes": ["a"], "train": train, "test": 1, "fingerprint": "", "note": ""}
-    with pytest.raises(ProtofedError, match="its description"):
-        offer_from("north", ask, pack(answer_to(ask, json.dumps({**told, "versions": []}))))
 
 
 def test_a_run_goes_on_without_a_site_that_answers_nonsense(images: Path, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_keys_that_come_and_go_count_without_a_restart(served: Served, tmp_path:
 
     wait_for(lets_in, 30, 0.5)
     assert "east" in served.found.sites
-    assert "aaa.pub is passed over, it holds no key" in served.said("serve")
+    assert "aaa.pub is no public key of a site" in served.said("serve")
     shutil.move(served.keys / "server" / "sites" / "east.pub", tmp_path / "east.pub")
     wait_for(lambda: not lets_in(), 30, 0.5)
     odd.unlink()

@@ -13,15 +13,16 @@ from typing import Any
 from protofed.core.admission import FRAME
 from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError, printable
-from protofed.core.pack import pack, unpack
+from protofed.core.pack import pack
 from protofed.core.threads import torch_threads
 from protofed.deploy.job import Job, Listener
 from protofed.deploy.judge import count_scores
+from protofed.deploy.offers import offer_from
 from protofed.deploy.roll import present
 from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Letter, Lost, Post
-from protofed.engines.wire import UNREADABLE, Ask, checked
+from protofed.engines.wire import Ask
 from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
@@ -139,34 +140,3 @@ def _known(job: Job) -> dict[str, Offer]:
     if not job.resume or not job.out or not (folder / RECORD).exists():
         return {}
     return {offer.site: offer for offer in offers_on_record(folder)}
-
-
-def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
-    """A site's offer, in the form that it must have."""
-    if isinstance(letter, Lost):
-        raise ProtofedError(letter.reason)
-    answer = checked(unpack(letter, most=4 * FRAME), ask.question)
-    try:
-        told = json.loads(answer.told)
-        held = {str(label): int(count) for label, count in told["held"].items()}
-        offer = Offer(
-            site=name,
-            classes=tuple(sorted({str(label) for label in told["classes"]})),
-            train=int(told["train"]),
-            held=held,
-            test=int(told["test"]),
-            fingerprint=printable(str(told["fingerprint"]), 64),
-            note=printable(str(told["note"]), 300),
-            versions=tuple(printable(str(version), 60) for version in told["versions"]),
-        )
-    except UNREADABLE as fault:
-        raise ProtofedError(f"its description cannot be read: {fault}") from fault
-    if not _plausible(offer):
-        raise ProtofedError("its description cannot be true")
-    return offer
-
-
-def _plausible(offer: Offer) -> bool:
-    known = offer.held.keys() <= {*offer.classes} and all(n > 0 for n in offer.held.values())
-    counted = not offer.held or sum(offer.held.values()) == offer.train
-    return bool(offer.classes) and offer.train > 0 and offer.test >= 0 and known and counted

@@ -6,22 +6,12 @@ no app is ever fetched, and letters of runs under any app but ours are refused u
 
 from __future__ import annotations
 
-import base64
 import ssl
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_private_key,
-)
 from flwr.app import Message
 from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import (
@@ -62,35 +52,12 @@ from protofed.deploy.flower_client import (
     error_reply,
     patiently,
 )
+from protofed.deploy.known import SiteKey
 
 HEARTBEAT = 12.0  # seconds; who misses two of them is gone
 BEAT_EVERY = 5.0  # seconds
 LONGEST_REPLY = 3600.0  # seconds for which a reply is offered to a server that is away
 REFUSED = 6  # Flower's number for an app that was not accepted
-
-
-class SiteKey:
-    """The key with which a site signs each call; one that nobody knows where none is given."""
-
-    def __init__(self, file: Path | None):
-        if file is None:
-            self.private = ec.generate_private_key(ec.SECP384R1())
-        else:
-            key = load_ssh_private_key(file.read_bytes(), None)
-            assert isinstance(key, ec.EllipticCurvePrivateKey), "looked at before"
-            self.private = key
-        form = PublicFormat.SubjectPublicKeyInfo
-        self.public: bytes = self.private.public_key().public_bytes(Encoding.PEM, form)
-
-    def headers(self) -> Mapping[str, str]:
-        """The headers of a call that is made now."""
-        now = datetime.now(UTC).isoformat()
-        signature = self.private.sign(now.encode(), ec.ECDSA(SHA256()))
-        return {
-            "flwr-public-key": base64.b64encode(self.public).decode(),
-            "flwr-timestamp": now,
-            "flwr-signature": base64.b64encode(signature).decode(),
-        }
 
 
 class Letter(NamedTuple):

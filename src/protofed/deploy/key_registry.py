@@ -8,13 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
 from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     RegisterNodeResponse,
@@ -22,8 +15,9 @@ from flwr.proto.control_pb2 import (
     UnregisterNodeResponse,
 )
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError
 from protofed.deploy.flower_client import CallError, FlowerClient
+from protofed.deploy.known import look, public_bytes
 
 LOOK = 2.0  # seconds between two looks at the folder
 
@@ -74,22 +68,13 @@ class KeyRegistry:
         """The keys of the folder by name; a file that holds none is told of and passed over."""
         found: dict[str, bytes] = {}
         for file in sorted(self.folder.glob("*.pub")):
-            try:
-                if not file.is_file():
-                    raise ValueError("not a file")
-                key = load_ssh_public_key(file.read_bytes())
-                if not isinstance(key, EllipticCurvePublicKey):
-                    raise ValueError("not on an elliptic curve of NIST's")
-                form = PublicFormat.SubjectPublicKeyInfo
-                found[file.stem] = key.public_bytes(Encoding.PEM, form)
-            except (OSError, ValueError, UnsupportedAlgorithm) as fault:
-                self._refuse(file, printable(str(fault), 200))
+            held = look(str(file))
+            if held.key:
+                found[file.stem] = public_bytes(held.key)
+            elif self.refused.get(file.name) != held.fault:
+                self.refused[file.name] = held.fault
+                self.tell(f"warning: {file} is no public key of a site: {held.fault}")
         return found
-
-    def _refuse(self, file: Path, reason: str) -> None:
-        if self.refused.get(file.name) != reason:
-            self.refused[file.name] = reason
-            self.tell(f"warning: {file} is passed over, it holds no key of a site: {reason}")
 
     def follow(self, changed: Callable[[], None]) -> None:
         """Follow the folder in the background; `changed` is called after each change."""

@@ -7,14 +7,13 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
 from protofed.deploy.keys import Address, address_from
-from protofed.deploy.known import signed_headers
+from protofed.deploy.known import SiteKey
 from protofed.deploy.lines import Line
 
 SECONDS = 10  # for a connection, and for an answer
@@ -62,7 +61,7 @@ def registered(text: str, keys: Path) -> Line:
     """Whether the server knows a site's key: it is asked for nothing, but with a signature."""
     link = _link(address_from(text), keys)
     try:
-        headers = signed_headers(keys / "site.key", datetime.now(UTC).isoformat())
+        headers = SiteKey(keys / "site.key").headers()
         link.request("POST", NOTHING, b"", headers)
         known = link.getresponse().status != 401
     except (OSError, http.client.HTTPException) as fault:

@@ -10,11 +10,12 @@ from protofed.core import tree
 from protofed.core.errors import ProtofedError, printable
 from protofed.core.message import Message
 from protofed.core.site import Step
+from protofed.core.strict_json import exact_int, exact_list, exact_text, read_object
 from protofed.core.tally import MAIN, Tallies, Tally
 
 MOST_OPINIONS = 20
-# What comes of JSON that is not as it should be: Infinity is no int, and too deep is no tree.
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+MOST_FAULT = 500  # characters of a site's own words that are shown
+MOST_OPINION_NAME = 200
 Question = tuple[str, str, str, int, int]  # what, run, session, round, leg
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
@@ -85,9 +86,10 @@ def checked(answer: object, question: Question) -> Answer:
     if [type(field) for field in fields] != [str, str, str, int, int, str, str]:
         raise ProtofedError("an answer whose fields are not text and numbers")
     if answer.question != question:
-        raise ProtofedError(f"answers another question: {answer.question}, ignored")
+        told = printable(str(answer.question), MOST_FAULT)
+        raise ProtofedError(f"answers another question: {told}, ignored")
     if answer.fault:
-        raise ProtofedError(answer.fault)
+        raise ProtofedError(printable(answer.fault, MOST_FAULT))
     return answer
 
 
@@ -96,16 +98,23 @@ def tallies_to(tallies: Tallies) -> str:
     return json.dumps(tallies)
 
 
-def tallies_from(text: object, images: int) -> Tallies:
+def tallies_from(text: str, images: int) -> Tallies:
     """What `tallies_to` wrote, if it can be true of so many test images."""
     try:
-        told = json.loads(str(text))
-        found = {str(name): Tally(*map(int, pair)) for name, pair in told.items()}
-    except UNREADABLE as fault:
-        raise ProtofedError(f"not a tally: {printable(str(fault), 60)}") from fault
-    if MAIN not in found or len(found) > MOST_OPINIONS:
-        raise ProtofedError("not a tally: it must count the method's own answers")
-    for tally in found.values():
-        if not 0 <= tally.correct <= tally.total == images:
-            raise ProtofedError(f"{tally.correct} of {tally.total}, but it declared {images}")
-    return found
+        told = read_object(text)
+        if MAIN not in told or len(told) > MOST_OPINIONS:
+            raise ProtofedError("it must count the method's own answers")
+        return {_opinion(name): _tally(counts, images) for name, counts in told.items()}
+    except ProtofedError as fault:
+        raise ProtofedError(f"not a tally: {fault}") from fault
+
+
+def _opinion(name: str) -> str:
+    return exact_text("a name", name, 0, MOST_OPINION_NAME)
+
+
+def _tally(counts: object, images: int) -> Tally:
+    """Right answers of as many as the site has declared test images."""
+    correct, total = exact_list("a count", counts, 2, 2)
+    whole = exact_int("the number of test images", total, images, images)
+    return Tally(exact_int("the number of right answers", correct, 0, whole), whole)
