@@ -126,6 +126,7 @@ class HostileServer:
         self.port, self.marks = free_port(), folder / "marks"
         self.processes: list[subprocess.Popen[bytes]] = []
         self.lines: list[RunChannel] = []
+        self.found: dict[str, bytes | Lost] = {}
 
     def start(self, name: str, words: list[str], env: Mapping[str, str] = {}) -> None:
         """A process whose output goes to a file."""
@@ -195,9 +196,11 @@ class HostileServer:
         return self.lines[-1].__enter__()
 
     def told(self) -> list[bytes | Lost]:
-        """All that has come back from our site by now."""
-        found = [line.answers(dict.fromkeys(line.sent, 1 << 20)) for line in self.lines]
-        return [answer for answers in found for answer in answers.values()]
+        """The first answer to each message that has come back by now."""
+        for line in self.lines:
+            waiting = [number for number in line.sent if number not in self.found]
+            self.found |= line.answers(dict.fromkeys(waiting, 1 << 20)) if waiting else {}
+        return list(self.found.values())
 
     def said(self, name: str) -> str:
         """What a process has said."""

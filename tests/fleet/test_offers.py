@@ -173,7 +173,7 @@ def test_one_bad_offer_is_named_with_its_site_and_what_to_do(images: Path, tmp_p
             said = {**json.loads(unpack(letter).told), "train": 10**400, "held": {}}
             return {
                 **answers,
-                "site-b": pack(answer_to(unpack(letters["site-b"]), json.dumps(said))),
+                "site-b": pack(answer_to(unpack(letters["site-b"].content), json.dumps(said))),
             }
 
     post: Any = Boasting(desks(images, tmp_path))

@@ -71,6 +71,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     place = tmp_path_factory.mktemp("served")
     with Served(place / "fleet", place, ("north", "south")) as fleet:
         yield fleet
+        assert fleet.running["serve"].poll() is None, fleet.said("serve")
 
 
 def call(served: Served, path: str, secret: str = "") -> int:

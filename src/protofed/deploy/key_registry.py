@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -76,16 +75,16 @@ class KeyRegistry:
                 self.tell(f"warning: {file} is no public key of a site: {held.fault}")
         return found
 
-    def follow(self, changed: Callable[[], None]) -> None:
-        """Follow the folder in the background; `changed` is called after each change."""
+    def follow(self, changed: Callable[[], None], ended: threading.Event) -> None:
+        """Follow the folder in the background until `ended`; `changed` is called on each change."""
 
         def watch() -> None:
-            while True:
-                time.sleep(LOOK)
+            while not ended.wait(LOOK):
                 try:
                     if self.update():
                         changed()
                 except (ProtofedError, OSError) as fault:
-                    self.tell(f"warning: the sites' keys cannot be followed: {fault}")
+                    if not ended.is_set():
+                        self.tell(f"warning: the sites' keys cannot be followed: {fault}")
 
         threading.Thread(target=watch, daemon=True).start()

@@ -31,8 +31,17 @@ QUIET_SECONDS = 60  # between two lines on connections that were refused
 log = logging.getLogger("protofed.gate")
 
 
-def listen_on(address: tuple[str, int], app: Callable[..., Any], cert: Path, key: Path) -> None:
-    """Serve an ASGI app with TLS until told to stop; a port that is taken is an OSError."""
+def listen_on(
+    address: tuple[str, int],
+    app: Callable[..., Any],
+    cert: Path,
+    key: Path,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve an ASGI app with TLS until told to stop; a port that is taken is an OSError.
+
+    `ready` is called when connections can be made.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(cert, key)
@@ -53,6 +62,7 @@ def listen_on(address: tuple[str, int], app: Callable[..., Any], cert: Path, key
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.create_server(address, family=family, backlog=MOST_CONNECTIONS) as held:
         held.setblocking(False)
+        ready()
         Bounded(config, context).run(sockets=[held])
 
 

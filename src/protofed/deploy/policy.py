@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, plural, printable
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.prototypes import Prototypes
@@ -90,13 +90,15 @@ class Policy(BaseModel):
         methods = "all" if self.methods is None else ", ".join(self.methods) or "none"
         return [
             f"methods that may run: {methods}",
-            f"runs a day: {self.max_runs_per_day or 'any number'}",
-            f"rounds of a run: {self.max_rounds or 'any number'}; epochs of a round: "
-            f"{self.max_epochs}; a round with another message: {self.max_repeats} times more",
-            f"scores of a run: {'one a round' if self.max_scores is None else self.max_scores}",
+            f"rounds of a run: {self.max_rounds or 'any number'}",
             f"prototypes: of {self.min_examples} examples or more; others stay here",
             f"examples behind a prototype: {told}",
             "examples in all: sent, as averages are weighed by them",
+            f"scores of a run: {'one a round' if self.max_scores is None else self.max_scores}",
+            f"runs a day: {self.max_runs_per_day or 'any number'}",
+            f"epochs of a round: {self.max_epochs} at most",
+            f"a round with another message: {plural(self.max_repeats, 'repeat')} at most",
+            f"a message: {self.max_message_mb} MB at most",
         ]
 
 

@@ -53,10 +53,12 @@ def serve(
     key: Path,
     ca: Path | None = None,
     sites: Path | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Stand at a public address until stopped; `ca` signs for an upstream of ``https://``.
 
-    With a folder of the sites' public keys, nobody else gets as far as Flower.
+    With a folder of the sites' public keys, nobody else gets as far as Flower. `ready` is called
+    when the address can be reached.
     """
     trust = ssl.create_default_context(cafile=str(ca)) if ca else True
     limits = httpx.Timeout(connect=10, read=120, write=PIECE_SECONDS, pool=120)
@@ -64,7 +66,7 @@ def serve(
     # trust_env: a proxy that somebody set for the web has no business between us and Flower.
     client = httpx.AsyncClient(verify=trust, timeout=limits, limits=pool, trust_env=False)
     gate = Gate(client, upstream.rstrip("/"), Known(sites) if sites else None)
-    listen_on(listen, gate, cert, key)
+    listen_on(listen, gate, cert, key, ready)
 
 
 class Gate:

@@ -75,12 +75,13 @@ def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
                 told = {"port": found.port, "ca": found.ca, "sites": sites}
                 write_json(home / RECORD, {**told, "pid": os.getpid(), "listens": where})
 
-            known = _follow_keys(own, found, record) if own else ""
+            ended = threading.Event()
+            known = _follow_keys(own, found, record, ended) if own else ""
             record(_names(own))
-            print(f"serving on {where}{known}", flush=True)
             try:
-                _stand(link, own, listen, found, log)
+                _stand(link, own, listen, found, log, lambda: say(f"serving on {where}{known}"))
             finally:
+                ended.set()
                 (home / RECORD).unlink(missing_ok=True)
 
 
@@ -94,7 +95,12 @@ def _new_secret(home: Path) -> Path:
     return file
 
 
-def _follow_keys(own: Path, server: Server, record: Callable[[tuple[str, ...]], None]) -> str:
+def _follow_keys(
+    own: Path,
+    server: Server,
+    record: Callable[[tuple[str, ...]], None],
+    ended: threading.Event,
+) -> str:
     """Register the sites' keys, and go on doing so as the folder changes; words for people."""
     from protofed.deploy.flower_client import FlowerClient
     from protofed.deploy.key_registry import KeyRegistry
@@ -109,7 +115,7 @@ def _follow_keys(own: Path, server: Server, record: Callable[[tuple[str, ...]], 
         say(f"the sites with a key are now {', '.join(registry.names) or 'none'}")
 
     registry.update()
-    registry.follow(changed)
+    registry.follow(changed, ended)
     return f" with TLS, for {', '.join(registry.names) or 'no site yet'}"
 
 
@@ -214,10 +220,16 @@ def healthy(server: Server) -> bool:
 
 
 def _stand(
-    link: Child, own: Path | None, listen: tuple[str, int], server: Server, log: Log
+    link: Child,
+    own: Path | None,
+    listen: tuple[str, int],
+    server: Server,
+    log: Log,
+    ready: Callable[[], None],
 ) -> None:
     """Until somebody stops this process, or the SuperLink ends."""
     if own is None:
+        ready()
         link.process.wait()
     else:
         from protofed.deploy.proxy import serve as stand
@@ -229,7 +241,7 @@ def _stand(
         threading.Thread(target=watch, daemon=True).start()
         upstream = f"https://{LOCAL}:{server.port}"
         files = (own / "server.crt", own / "server.key", own / "ca.crt", own / "sites")
-        stand(listen, upstream, *files)
+        stand(listen, upstream, *files, ready)
     if not link.running:
         raise ProtofedError(f"Flower's server ended by itself; {log.end()}")
 
