@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from protofed.core.errors import ProtofedError
@@ -140,6 +140,11 @@ class SiteLink:
             )
         return f"{self.server} {fault}"
 
+    def close(self) -> None:
+        """Let go of the files that were opened before the rest was given up."""
+        self.number.close()
+        self.record.close()
+
     def tell(self, text: str) -> None:
         """Say something, unless it was the last thing said."""
         if text != self.last:
@@ -172,7 +177,8 @@ def main() -> None:
     socket = Path(given.socket)
     shield(Path(given.data), [socket.parent, *([keys] if keys else [])])
     os.chdir("/")
-    link.run(socket)
+    with closing(link):
+        link.run(socket)
 
 
 if __name__ == "__main__":
