@@ -1,7 +1,7 @@
 """python -m benchmarks.deployment: rounds of a real federation beside those of the local engine.
 
 All sites are on this machine and share its cores, so that this is the worst case: on machines of
-their own they start Flower's processes side by side. They speak TLS and have registered keys.
+their own they train side by side. They speak TLS and have registered keys.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def markdown(results: Results) -> str:
     for case, found in results["parts"].items():
         net, _, sites = case.partition(" ")
         more = (found["flower"] - found["local"]) / int(sites)
-        times = f"{found['local']} s | {found['flower']} s | {more:.1f} s"
+        times = f"{found['local']} s | {found['flower']} s | {more:.2f} s"
         lines.append(f"| {sites} | {net}, {NETS[net]} | {times} |")
     here = results["machine"]
     versions = ", ".join(f"{name} {here['versions'][name]}" for name in ("torch", "flwr"))

@@ -93,9 +93,9 @@ def test_the_process_that_speaks_with_the_server_cannot_read_the_images(tmp_path
 def test_images_that_cannot_be_shut_away_are_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from protofed.deploy import site_link
+    from protofed.deploy import confine, site_link
 
-    monkeypatch.setattr(site_link.confine, "read_only", lambda folders: pytest.fail("shut in"))
+    monkeypatch.setattr(confine, "read_only", lambda folders: pytest.fail("shut in"))
     site_link.shield(tmp_path / "keys" / "images", [tmp_path / "keys"])
     assert f"the images lie below {tmp_path / 'keys'}" in capsys.readouterr().out
 
@@ -103,9 +103,9 @@ def test_images_that_cannot_be_shut_away_are_told_of(
 def test_a_system_that_cannot_shut_them_away_is_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from protofed.deploy import site_link
+    from protofed.deploy import confine, site_link
 
-    monkeypatch.setattr(site_link.confine, "landlock_version", lambda: 0)
+    monkeypatch.setattr(confine, "landlock_version", lambda: 0)
     site_link.shield(tmp_path / "images", [tmp_path / "keys"])
     assert "takes Linux with Landlock" in capsys.readouterr().out
 
