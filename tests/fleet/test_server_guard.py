@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -220,6 +221,33 @@ def test_a_site_that_announces_an_answer_and_never_sends_it_holds_up_nobody(
         assert answer(line, quick, MB) == b"here"
         assert line.answers({slow.number: MB}) == {}
         assert time.monotonic() - began < 10
+
+
+def test_a_site_waits_for_the_parts_of_a_letter_that_is_still_being_handed_in(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served.line() as line, served.site("north") as site:
+        node = site.open()
+        wait_for(lambda: node in [each.node for each in line.online()], 30)
+        call, found = line._call, list[bytes]()
+
+        def slow(name: str, *rest: Any) -> Any:
+            if name == "runtime/push-object" and not found:
+                time.sleep(0.3)
+            return call(name, *rest)
+
+        def fetch() -> None:
+            letter = None
+            while letter is None:
+                letter = site.next_letter()
+            found.append(site.content(letter, MB))
+
+        monkeypatch.setattr(line, "_call", slow)
+        reader = threading.Thread(target=fetch)
+        reader.start()
+        line.send(node, b"in parts", 60.0, MB)
+        reader.join(30)
+        assert found == [b"in parts"]
 
 
 def test_a_site_that_leaves_is_told_of(served: Served) -> None:

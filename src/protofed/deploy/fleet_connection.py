@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +58,8 @@ from protofed.deploy.known import SiteKey
 
 HEARTBEAT = 12.0  # seconds; who misses two of them is gone
 BEAT_EVERY = 5.0  # seconds
+PARTS_SECONDS = 60.0  # for the parts of a message that is announced
+PAUSE = 0.05  # seconds between two looks for them
 LONGEST_REPLY = 3600.0  # seconds for which a reply is offered to a server that is away
 REFUSED = 6  # Flower's number for an app that was not accepted
 
@@ -138,16 +142,25 @@ class FleetConnection:
             found = self.client.call(
                 "fleet/pull-object", asked, PullObjectResponse, allowed + OBJECT_FRAME
             )
+            if not found.object_found:
+                raise ProtofedError("a part of the message is gone")
             return found.object_content if found.object_available else None
 
-        found = LetterCollector(letter.tree, most).collect(pull)
-        if found is None:
-            raise ProtofedError("a part of the message is not there")
+        found = self._collected(LetterCollector(letter.tree, most), pull)
         number = letter.message.metadata.message_id
         asked = ConfirmMessageReceivedRequest(
             node=self.node, run_id=letter.run, message_object_id=number
         )
         self.client.call("fleet/confirm-message-received", asked, ConfirmMessageReceivedResponse)
+        return found
+
+    def _collected(self, parts: LetterCollector, pull: Callable[[str, int], bytes | None]) -> bytes:
+        """A letter, which can be fetched while the coordinator still hands in its parts."""
+        end = time.monotonic() + PARTS_SECONDS
+        while (found := parts.collect(pull)) is None:
+            if time.monotonic() > end:
+                raise ProtofedError("a part of the message did not come")
+            time.sleep(PAUSE)
         return found
 
     def answer(self, letter: Letter, content: bytes, seconds: float) -> None:
