@@ -102,5 +102,5 @@ class LocalEngine(Generic[S, C]):
     def load(self, folder: Path) -> None:
         self.states = Pile(IN_MEMORY, self.scratch)
         for file in sorted(folder.glob("clients*.safetensors")):
-            shard: dict[ClientId, C] = unpack(file.read_bytes(), older=True)
+            shard: dict[ClientId, C] = unpack(file.read_bytes())
             self.states.update(shard)

@@ -15,7 +15,7 @@ from protofed.engines.base import Engine
 MANIFEST, SERVER = "manifest.json", "server.safetensors"
 NAME = "round-"
 # Exactly these, so that no changed letter turns a manifest into one that asks for less.
-FIELDS = ({"round", "sha256", "scores"}, {"round", "sha256"})  # the second: of before `scores`
+FIELDS = {"round", "sha256", "scores"}
 
 
 class Checkpoint(NamedTuple):
@@ -73,14 +73,14 @@ def fault_of(folder: Path, scores: str | None = None) -> str:
     except ProtofedError:
         return f"{MANIFEST} cannot be read"
     sums = manifest.get("sha256")
-    if set(manifest) not in FIELDS or manifest["round"] != number_of(folder) or not sums:
+    if set(manifest) != FIELDS or manifest["round"] != number_of(folder) or not sums:
         return f"{MANIFEST} is not as it was written"
     if not isinstance(sums, dict) or set(sums) != {f.name for f in folder.glob("*.safetensors")}:
         return f"there are other files than {MANIFEST} names"
     for name, digest in sums.items():
         if _digest(folder / name) != digest:
             return f"{name} is not as it was written"
-    if scores is not None and manifest.get("scores", scores) != scores:
+    if scores is not None and manifest["scores"] != scores:
         return "scores.jsonl is not as it was then"
     return ""
 
@@ -95,7 +95,7 @@ def _digest(file: Path) -> str:
 
 def load_server(checkpoint: Checkpoint) -> Any:
     """The server state that a checkpoint holds."""
-    return unpack((checkpoint.folder / SERVER).read_bytes(), older=True)
+    return unpack((checkpoint.folder / SERVER).read_bytes())
 
 
 def read_json(path: Path) -> dict[str, Any]:
