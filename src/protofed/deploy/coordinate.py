@@ -14,6 +14,7 @@ from typing import Any
 from protofed.core.admission import FRAME
 from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.jsonfile import read_table
 from protofed.core.pack import pack, unpack
 from protofed.core.threads import torch_threads
 from protofed.deploy.job import Job, Line
@@ -22,7 +23,6 @@ from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Lost, Post
 from protofed.engines.wire import UNREADABLE, Ask, checked
-from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
 from protofed.experiment.remote import (
@@ -111,7 +111,7 @@ def _run_name(folder: RunDir, offers: Sequence[Offer], digest: str) -> str:
     record = folder.path / RECORD
     if folder.newest() is None or not record.exists():
         folder.write(RECORD, {"run": f"{digest[:12]}{secrets.token_hex(16)}", "offers": offers})
-    return str(read_json(record)["run"])
+    return str(read_table(record)["run"])
 
 
 def gather(post: Post, job: Job, tell: Callable[[str], None]) -> list[Offer]:
