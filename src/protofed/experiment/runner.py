@@ -75,7 +75,8 @@ def run(
         ):
             if again:
                 folder.clear()  # only now: what cannot be repeated is not thrown away
-            made.play(watch)
+            if not folder.done.exists():  # as it may by now, where another process was at it
+                made.play(watch)
     return read_result(folder)
 
 
