@@ -23,6 +23,8 @@ def parse_json(text: bytes | str, source: object) -> Any:
         raise ProtofedError(f"{source}: not JSON: {printable(str(fault), 200)}") from fault
     if not _is_shallow(content):
         raise ProtofedError(f"{source}: nested deeper than {DEEPEST} levels")
+    if not _is_text(text, content):
+        raise ProtofedError(f"{source}: it holds half a character, which nobody can print")
     return content
 
 
@@ -40,6 +42,17 @@ def read_json(path: Path) -> Any:
         return parse_json(read_bytes(path), path)
     except OSError as fault:
         raise ProtofedError(f"{path} cannot be read: {fault.strerror}") from fault
+
+
+def _is_text(text: bytes | str, content: object) -> bool:
+    """Whether all its texts can be written; JSON can tell of halves of characters, which cannot."""
+    halves = "\\ud" if isinstance(text, str) else b"\\ud"
+    try:
+        if halves in text.lower():  # type: ignore[operator]
+            json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_shallow(content: object) -> bool:
