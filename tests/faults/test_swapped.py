@@ -17,6 +17,7 @@ from protofed.experiment.spec import Experiment
 from protofed.figures import draw
 from protofed.figures.style import Options
 from protofed.product.source import take
+from tests.faults.mutations import reseal
 
 Make = Callable[..., Experiment]
 
@@ -100,6 +101,21 @@ def test_a_finished_run_of_another_spec_is_told(
     put(other, "checkpoints", "scores.jsonl", "rounds.jsonl", "done", into=own)
     with pytest.raises(ProtofedError, match=r"spec\.json is not the spec"):
         run(scaffold, own.path)
+
+
+def test_states_of_clients_do_not_stand_in_for_the_servers(
+    scaffold: Experiment, own: RunDir
+) -> None:
+    """Not even where a forger has made all digests right."""
+    own.done.unlink()
+    newest = own.checkpoints / "round-00003"
+    for here, there in (("server", "clients-0"), ("clients-0", "server")):
+        whole = (newest / f"{here}.safetensors").read_bytes()
+        shutil.copy(newest / f"{there}.safetensors", newest / f"{here}.safetensors")
+        reseal(own.path)
+        with pytest.raises(ProtofedError, match=f"{here}.safetensors does not hold the state"):
+            run(scaffold, own.path, workers=0)
+        (newest / f"{here}.safetensors").write_bytes(whole)
 
 
 def test_rounds_that_are_not_on_record_are_played_again(scaffold: Experiment, own: RunDir) -> None:

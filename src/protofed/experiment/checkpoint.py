@@ -13,8 +13,8 @@ from protofed.core.jsonfile import read_json
 from protofed.core.method import Global
 from protofed.core.pack import pack, unpack
 from protofed.engines.base import Engine
+from protofed.experiment.records import ADVICE, Manifest, shaped
 from protofed.experiment.records import MANIFEST as SHAPE
-from protofed.experiment.records import Manifest, shaped
 
 MANIFEST, SERVER = "manifest.json", "server.safetensors"
 NAME = "round-"
@@ -108,7 +108,8 @@ class Past(NamedTuple):
 
 
 def _fault_of_files(folder: Path, sums: dict[str, str]) -> str:
-    if set(sums) != {file.name for file in folder.glob("*.safetensors")}:
+    there = {file.name for file in folder.glob("*.safetensors")}
+    if SERVER not in there or set(sums) != there:
         return f"there are other files than {MANIFEST} names"
     wrong = [name for name, digest in sums.items() if _digest(folder / name) != digest]
     return f"{wrong[0]} is not as it was written" if wrong else ""
@@ -124,4 +125,8 @@ def _digest(file: Path) -> str:
 
 def load_server(checkpoint: Checkpoint) -> Any:
     """The server state that a checkpoint holds."""
-    return unpack(read_bytes(checkpoint.folder / SERVER))
+    file = checkpoint.folder / SERVER
+    server = unpack(read_bytes(file))
+    if not isinstance(server, Global):  # digests are no signature
+        raise ProtofedError(f"{file} does not hold the state of a server\n{ADVICE}")
+    return server
