@@ -35,6 +35,8 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
         parts = [part for part in parts if part["domain"] == options.domain]
     classes = _classes(experiment, parts)
     counts = np.array([[part["held"].get(name, 0) for name in classes] for part in parts])
+    if not counts.size:
+        raise ProtofedError(f"{runs[0] / 'partition.json'} is damaged: nobody holds any image")
     figure = new_figure(2.4 + min(8.0, 0.36 * len(classes)), 1.5 + min(8.0, 0.24 * len(parts)))
     axes = figure.add_subplot()
     image = axes.imshow(counts, cmap=COUNTS, aspect="auto", vmin=0)
