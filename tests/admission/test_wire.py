@@ -90,8 +90,6 @@ def test_no_payload_is_run_and_none_is_read_in_part(tmp_path: Path) -> None:
             for blob in (cut, sealed(cut)) if content is not honest else (cut,):
                 with pytest.raises(ProtofedError, match="not a packed tree"):
                     unpack(blob)
-            with pytest.raises(ProtofedError, match="not a packed tree"):
-                unpack(cut, older=True)
             refused += 1
     assert refused == 3 * PARTS
     with pytest.raises(ProtofedError):
@@ -174,9 +172,8 @@ HEADERS: dict[str, bytes] = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_a_forged_header_is_refused(case: str) -> None:
     for blob in (sealed(HEADERS[case]), HEADERS[case]):
-        for older in (False, True):
-            with pytest.raises(ProtofedError, match="not a packed tree"):
-                unpack(blob, older=older)
+        with pytest.raises(ProtofedError, match="not a packed tree"):
+            unpack(blob)
 
 
 CLAIMS = """
@@ -214,22 +211,20 @@ def test_a_claim_of_a_million_million_numbers_takes_no_memory() -> None:
     assert grown < 50 * 1024, f"{grown} KiB"
 
 
-def test_files_of_before_the_seal_are_read_where_asked_for() -> None:
+def test_what_has_no_seal_or_that_of_another_version_is_refused() -> None:
     reply = letters("fpl")[0].reply
-    bare = pack(reply)[SEAL:]
-    assert tree.equal(unpack(bare, older=True), reply)
     with pytest.raises(ProtofedError, match="does not begin"):
-        unpack(bare)
+        unpack(pack(reply)[SEAL:])
     newer = MAGIC[:-1] + b"\x02" + pack(reply)[len(MAGIC) :]
     with pytest.raises(ProtofedError, match="newer version"):
         unpack(newer)
 
 
-@given(st.binary(max_size=300), st.booleans(), st.booleans())
+@given(st.binary(max_size=300), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_are_refused(content: bytes, seal: bool, older: bool) -> None:
+def test_any_bytes_are_refused(content: bytes, seal: bool) -> None:
     with pytest.raises(ProtofedError):
-        unpack(sealed(content) if seal else content, older=older)
+        unpack(sealed(content) if seal else content)
 
 
 def test_no_dtype_or_shape_loses_a_bit() -> None:

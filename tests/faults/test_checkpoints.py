@@ -122,16 +122,6 @@ def test_a_record_may_hold_rubbish(rubbish: bytes, broken: Broken) -> None:
     assert place.scores.read_bytes() == scores
 
 
-def test_older_checkpoints_are_still_taken(broken: Broken) -> None:
-    experiment, place, scores = broken
-    for manifest in place.checkpoints.glob("*/manifest.json"):
-        content = json.loads(manifest.read_text())
-        del content["scores"]
-        manifest.write_text(json.dumps(content))
-    assert notices(experiment, place) == []
-    assert place.scores.read_bytes() == scores
-
-
 def test_rounds_to_keep_are_on_record(tiny: Make, tmp_path: Path) -> None:
     experiment, place = tiny(rounds=4), RunDir(tmp_path / "a")
 

@@ -62,5 +62,8 @@ def test_folders_that_are_no_run_and_too_many_are_refused(made: Made, tmp_path: 
         draw("partition", [tmp_path], Options())
     shutil.copy(made() / "spec.json", tmp_path)
     (tmp_path / "partition.json").write_text('{"client": 0}')
-    with pytest.raises(ProtofedError, match=r"partition\.json cannot be read"):
+    with pytest.raises(ProtofedError, match=r"partition\.json is damaged"):
+        draw("partition", [tmp_path], Options())
+    (tmp_path / "partition.json").write_text("[]")
+    with pytest.raises(ProtofedError, match="nobody holds any image"):
         draw("partition", [tmp_path], Options())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from protofed.experiment.evaluate import Scores
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.runner import run
 
@@ -45,6 +46,7 @@ def copy(made: Path, tmp_path: Path) -> Copy:
 
 def rewrite_scores(folder: Path, lines: list[dict[str, Any]]) -> None:
     """Put other scores into a run, and the mark that they belong to it."""
+    lines = [{**line, **Scores(line["domains"]).plain()} for line in lines]
     text = "".join(json.dumps(line) + "\n" for line in lines).encode()
     (folder / "scores.jsonl").write_bytes(text)
     done = json.loads((folder / "done").read_text())

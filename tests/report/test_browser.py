@@ -204,7 +204,7 @@ def test_hostile_names_of_domains_classes_and_clients_run_and_ask_for_nothing(
     for scores in (scored := lines_of(folder / "scores.jsonl")):
         for table in (scores["domains"], scores["own"]["domains"]):
             table[name] = table.pop("print")
-        scores["clients"] = {f"{c}{name}": {name: 1.0} for c in scores["clients"]}
+        scores["clients"] = {f"{c}{name}": scores["domains"] for c in scores["clients"]}
     rewrite_scores(folder, scored)
     for file, key in (("done", "notices"), ("partition.json", 0)):
         content = json.loads((folder / file).read_text())

@@ -14,6 +14,7 @@ from protofed.cli.export import export
 from protofed.cli.fleet import join, serve, submit
 from protofed.cli.keys import keys
 from protofed.cli.listing import data_app, methods_app
+from protofed.cli.outlet import guard_streams
 from protofed.cli.plain import HELP, Plain, Several
 from protofed.cli.plot import plot
 from protofed.cli.predict import predict
@@ -62,12 +63,21 @@ def root(
     """Federated learning under domain shift, with prototypes and semantic anchors."""
 
 
+def _call() -> None:
+    """The command, and all that it printed really printed."""
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
+
+
 def main() -> None:
     """Run the command line; what the user can mend ends as a few lines and exit code 2."""
+    guard_streams()
     telling.set(tell)
     try:
         with memory_for("protofed", "use fewer or smaller images, or end other programs"):
-            app()
+            _call()
     except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours
         for line in f"error: {fault}".split("\n"):  # names in it may come from anywhere
             print(printable(line), file=sys.stderr)

@@ -188,10 +188,10 @@ def _play(
     notes = check_comparable(done, free=_free(variants))
     notes += [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     wanted = baseline or variants[0].label
-    if wanted not in {record.label for record in done}:
-        notes.append(f"{wanted} failed: differences are to {done[0].label} instead")
-        baseline = None
-    _print(set_side_by_side(done, baseline, score, notes), form)
+    lost = wanted not in {record.label for record in done}
+    if lost:
+        notes.append(f"no differences: {wanted}, which they would be to, failed")
+    _print(set_side_by_side(done, wanted, score, notes, lost), form)
     if faults:
         raise typer.Exit(1)
 

@@ -36,21 +36,14 @@ def resume(
 
 
 def _experiment(folder: Path) -> Experiment:
-    """What the folder's spec says, if it is still the one that the run was begun with."""
+    """What the folder's spec says, if this machine can go on with it."""
     import shlex
 
     from protofed.core.errors import ProtofedError
-    from protofed.experiment.checkpoint import read_json
     from protofed.experiment.parse import recorded
     from protofed.experiment.submitted import is_remote
 
-    experiment, began = recorded(folder), read_json(folder / "spec.json").get("digest", "")
-    if experiment.digest != began:
-        raise ProtofedError(
-            f"{folder / 'spec.json'} is not the spec that the run was begun with (digest "
-            f"{experiment.digest[:12]}, not {str(began)[:12]})\nit was changed, or is of another "
-            f"version of protofed; `protofed run --spec` begins a new run from it"
-        )
+    experiment = recorded(folder)
     if is_remote(experiment):
         spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(str(folder))
         raise ProtofedError(

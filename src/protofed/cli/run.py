@@ -179,8 +179,9 @@ def watched(
     place = RunDir(folder)
     place.check(experiment)
     if place.done.exists() and not again:
+        result = run_experiment(experiment, folder)
         typer.echo(f"already finished, read from {folder} (--again repeats it)", err=True)
-        return run_experiment(experiment, folder)
+        return result
     begun = None if again else place.newest()
     with Watcher(experiment, folder, begun.round if begun else 0) as watch:
         try:

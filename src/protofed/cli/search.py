@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+LOOK = 0.3  # seconds between two looks at a run that another process is busy with
+
 if TYPE_CHECKING:
+    from protofed.experiment.result import Result
     from protofed.study.variants import Cell
+
+
+def _patiently(cell: Cell) -> Result:
+    """A trial's result; one that another process is running is waited for."""
+    from protofed.core.errors import BusyError
+    from protofed.core.lock import is_held
+    from protofed.experiment.runner import run
+
+    told = False
+    while True:
+        try:
+            return run(cell.experiment, cell.folder)
+        except BusyError:
+            if not told:
+                typer.echo(f"waiting for {cell.folder}, which another process is running", err=True)
+            told = True
+            while is_held(cell.folder):
+                time.sleep(LOOK)
 
 
 def search_and_tell(
@@ -24,9 +46,7 @@ def search_and_tell(
     from protofed.study.search import axis, search
 
     def play(cell: Cell) -> float:
-        from protofed.experiment.runner import run
-
-        found = getattr(run(cell.experiment, cell.folder), score)
+        found = getattr(_patiently(cell), score)
         # a domain that is left out must not be tuned on either
         return found.without(cell.experiment.leave_out).mean or 0.0
 

@@ -1,4 +1,4 @@
-"""Writing so that a reader finds the old file or the new one, never half of one.
+"""Writing so that a reader finds the old file or the new one, never half of one; and reading.
 
 What changes the disk goes through `write`, `sync` and `replace`: `make faults` lets each call of
 them fail in turn. What is not finished ends in `UNFINISHED`, and nobody reads it.
@@ -6,12 +6,15 @@ them fail in turn. What is not finished ends in `UNFINISHED`, and nobody reads i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 UNFINISHED = ".tmp"
@@ -86,7 +89,7 @@ def drop_folder(path: Path) -> None:
         doomed = path.with_name(f".{path.name}.old{UNFINISHED}")
         shutil.rmtree(doomed, ignore_errors=True)
         replace(path, doomed)
-        shutil.rmtree(doomed)
+        _remove(doomed)
 
 
 def is_unfinished(path: Path) -> bool:
@@ -97,10 +100,14 @@ def is_unfinished(path: Path) -> bool:
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed did not finish; only for who has the folder alone."""
     for left in filter(is_unfinished, folder.iterdir()):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        _remove(left)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -112,9 +119,28 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def open_file(path: Path) -> BufferedReader:
+    """A file to read from; a pipe or a device under its name is refused, as it may never end."""
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK)  # else a pipe without a writer is waited for
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a file", path)
+    return handle
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file."""
+    with open_file(path) as stream:
+        return stream.read()
+
+
 def sha256(path: Path) -> str:
     """The digest of a file's content."""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

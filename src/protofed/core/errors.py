@@ -10,6 +10,10 @@ class ProtofedError(Exception):
     """Something the user can mend; shown as its message alone, without a traceback."""
 
 
+class BusyError(ProtofedError):
+    """Another process is at it; who can wait may try again."""
+
+
 class DivergedError(ProtofedError):
     """Training came to NaN or infinity; who trained, and in which round, only the engine knows."""
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import BusyError, ProtofedError
+
+TRIES, PAUSE = 5, 0.02  # who only looks whether a folder is held holds it for a moment, too
 
 
 @contextmanager
@@ -30,7 +33,24 @@ def alone(path: Path, busy: str = "") -> Iterator[None]:
 
 
 def _lock(handle: int, busy: str) -> None:
+    for _ in range(TRIES):
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError:
+            time.sleep(PAUSE)
+    raise BusyError(busy)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds a folder now; nobody holds one that is not there."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ProtofedError(busy) from None
+        return True
+    finally:
+        os.close(handle)
+    return False

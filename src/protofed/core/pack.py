@@ -36,19 +36,16 @@ def pack(thing: object) -> bytes:
     return MAGIC + hashlib.sha256(content).digest() + content
 
 
-def unpack(blob: bytes, most: int | None = None, older: bool = False) -> Any:
+def unpack(blob: bytes, most: int | None = None) -> Any:
     """The tree that `pack` was given; only registered nodes are ever built.
 
     Whatever else the bytes are ends in a `ProtofedError`, before memory is taken for what they
-    claim to hold. More than `most` bytes are not read at all. `older` also takes a blob of before
-    there were seals: for files, whose digest stands beside them.
+    claim to hold. More than `most` bytes are not read at all.
     """
     if most is not None and len(blob) > most:
         raise ProtofedError(f"not a packed tree: {len(blob)} bytes, at most {most} are allowed")
-    unsealed = older and _is_older(blob)
-    if not unsealed:
-        _check_seal(blob)
-    content = memoryview(blob)[0 if unsealed else SEAL :]
+    _check_seal(blob)
+    content = memoryview(blob)[SEAL:]
     _check_header(content)
     try:
         tensors = safetensors.torch.load(bytes(content))
@@ -59,11 +56,6 @@ def unpack(blob: bytes, most: int | None = None, older: bool = False) -> Any:
         raise ProtofedError(f"not a packed tree: {printable(str(fault), 200)}") from fault
     except (TypeError, ValueError) as fault:
         raise ProtofedError(f"not a packed tree: {printable(str(fault), 200)}") from fault
-
-
-def _is_older(blob: bytes) -> bool:
-    """Whether a blob begins as a bare safetensors file: the length of a header, and its bracket."""
-    return blob[: len(MAGIC)] != MAGIC and blob[LENGTH : LENGTH + 1] == b"{"
 
 
 def _check_seal(blob: bytes) -> None:

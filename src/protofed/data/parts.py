@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypedDict
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from protofed.core.rng import numpy_rng
 from protofed.core.site import to_hold_out
@@ -76,13 +78,16 @@ def unused(
     return chosen
 
 
+Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
+
+
 class PartRecord(TypedDict):
     """A part as plain data, with the number of rows of each class that it holds, by name."""
 
-    client: int
+    client: Count
     domain: str
-    held: dict[str, int]
-    rows: list[int]
+    held: dict[str, Count]
+    rows: list[Count]
 
 
 def to_json(parts: Iterable[Part], benchmark: Benchmark) -> list[PartRecord]:

@@ -13,6 +13,7 @@ from typing import Any
 from protofed.core.admission import FRAME
 from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.jsonfile import read_table
 from protofed.core.pack import pack
 from protofed.core.threads import torch_threads
 from protofed.deploy.job import Job, Listener
@@ -23,7 +24,6 @@ from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Letter, Lost, Post
 from protofed.engines.wire import Ask
-from protofed.experiment.checkpoint import read_json
 from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
 from protofed.experiment.remote import (
@@ -97,7 +97,7 @@ def _run_name(folder: RunDir, offers: Sequence[Offer], digest: str) -> str:
     record = folder.path / RECORD
     if folder.newest() is None or not record.exists():
         folder.write(RECORD, {"run": f"{digest[:12]}{secrets.token_hex(16)}", "offers": offers})
-    return str(read_json(record)["run"])
+    return str(read_table(record)["run"])
 
 
 def gather(post: Post, job: Job, tell: Callable[[str], None]) -> list[Offer]:

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from protofed.core.disk import write_json
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.jsonfile import read_table
 from protofed.core.lock import alone
 from protofed.deploy.flower_server import SECRET_FILE, SECRET_HEADER
 from protofed.deploy.life import Child, flower_environment, stop_on_sigterm
 from protofed.deploy.lines import say
-from protofed.experiment.checkpoint import read_json
 
 LOCAL = "127.0.0.1"
 RECORD = "serve.json"
@@ -122,7 +122,7 @@ def _follow_keys(
 def _busy(home: Path) -> str:
     """What to say where another server has its files."""
     record = home / RECORD
-    told = read_json(record) if record.exists() else {}
+    told = read_table(record) if record.exists() else {}
     who = f" (process {told['pid']}, on {told['listens']})" if "pid" in told else ""
     return (
         f"a server already runs with its files in {home}{who}\n"
@@ -250,7 +250,7 @@ def find(home: Path) -> Server:
     """The server that runs on this machine with its files in a folder."""
     record = home / RECORD
     if record.exists():
-        told = read_json(record)
+        told = read_table(record)
         secret = (home / SECRET).read_text()
         server = Server(int(told["port"]), str(told["ca"]), tuple(told["sites"]), secret)
         if healthy(server):

@@ -11,6 +11,7 @@ import torch
 
 from protofed.core import tree
 from protofed.core.disk import write_whole
+from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.pack import pack, unpack
@@ -102,5 +103,7 @@ class LocalEngine(Generic[S, C]):
     def load(self, folder: Path) -> None:
         self.states = Pile(IN_MEMORY, self.scratch)
         for file in sorted(folder.glob("clients*.safetensors")):
-            shard: dict[ClientId, C] = unpack(file.read_bytes(), older=True)
+            shard: dict[ClientId, C] = unpack(file.read_bytes())
+            if not isinstance(shard, dict) or not all(isinstance(client, int) for client in shard):
+                raise ProtofedError(f"{file} does not hold the states of clients")
             self.states.update(shard)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from protofed.core.disk import sha256, size
+from protofed.core.disk import read_bytes, sha256, size
 from protofed.core.errors import ProtofedError, plural, printable
-from protofed.experiment.checkpoint import read_json
+from protofed.data.parts import PartRecord
+from protofed.experiment import records
 from protofed.experiment.describe import method_name
 from protofed.experiment.evaluate import Scores
 from protofed.experiment.parse import recorded
-from protofed.experiment.result import Result, read_result, result_of
+from protofed.experiment.records import Done, World
+from protofed.experiment.result import Result, check_finished, read_result, result_of
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 from protofed.experiment.submitted import is_remote
@@ -29,7 +29,7 @@ WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 def finish(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
     """Write a run's card, and mark it as finished: last, so that no finished run lacks one."""
     scores = sha256(folder.scores)  # so that swapped files are noticed
-    done = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
+    done: Done = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
     folder.write_card(card_of(folder, experiment, result_of(folder, done)))
     folder.write("done", done)
 
@@ -38,15 +38,16 @@ def card(folder: RunDir) -> str:
     """The card of a finished run as Markdown; made from its other files if there is none."""
     if not folder.done.exists():
         raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
-    if folder.card.exists():  # always, but for runs of an earlier protofed
-        return folder.card.read_text(encoding="utf-8", errors="replace")
+    check_finished(folder)
+    if folder.card.exists():  # unless somebody has removed it
+        return read_bytes(folder.card).decode(errors="replace")
     return card_of(folder, recorded(folder.path), read_result(folder))
 
 
 def card_of(folder: RunDir, experiment: Experiment, result: Result) -> str:
     """The card of a run whose experiment is known; its method may be a stranger's."""
-    world = read_json(folder.path / "env.json")
-    holdings = json.loads((folder.path / "partition.json").read_text(encoding="utf-8"))
+    world = records.read(records.WORLD, folder.path / "env.json")
+    holdings = records.read(records.HOLDINGS, folder.path / "partition.json")
     sections = [
         _heading(experiment),
         _scores(result),
@@ -115,7 +116,7 @@ def _worst(scores: Scores) -> str:
     return f"It does worst on **{safe(low)}**: {known[low]:.2f} %{gap} (last round)"
 
 
-def _data(experiment: Experiment, holdings: Sequence[dict[str, Any]]) -> list[str]:
+def _data(experiment: Experiment, holdings: Sequence[PartRecord]) -> list[str]:
     data = experiment.data
     seen = f"{data.side} x {data.side} pixels, {data.channels} channels"
     rows = []
@@ -142,7 +143,7 @@ def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
     travels, sums = experiment.method.travels, {way: Counter[str]() for way in WAYS}
     for line in folder.lines(folder.rounds):
         for way, total in sums.items():
-            total.update(line.get("parts", {}).get(way) or {"all parts": line[f"bytes_{way}"]})
+            total.update(line["parts"][way] or {"all parts": line[f"bytes_{way}"]})
     rows = [[WAYS[way], name, size(n)] for way, found in sums.items() for name, n in found.items()]
     up = safe(", ".join(travels.up) or "nothing")
     return [
@@ -173,9 +174,7 @@ def _limits(experiment: Experiment, result: Result) -> list[str]:
     ]
 
 
-def _repeat(
-    folder: Path, experiment: Experiment, result: Result, world: dict[str, Any]
-) -> list[str]:
+def _repeat(folder: Path, experiment: Experiment, result: Result, world: World) -> list[str]:
     versions = ", ".join(f"{name} {world[name]}" for name in ("python", "torch") if name in world)
     return [
         "## To make it again",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.disk import sha256, whole_folder, write_json, write_whole
+from protofed.core.disk import read_bytes, sha256, whole_folder, write_json, write_whole
 from protofed.core.errors import ProtofedError
+from protofed.core.jsonfile import read_json
 from protofed.core.method import Global
 from protofed.core.pack import pack, unpack
 from protofed.engines.base import Engine
+from protofed.experiment.records import ADVICE, Manifest, shaped
+from protofed.experiment.records import MANIFEST as SHAPE
 
 MANIFEST, SERVER = "manifest.json", "server.safetensors"
 NAME = "round-"
-# Exactly these, so that no changed letter turns a manifest into one that asks for less.
-FIELDS = ({"round", "sha256", "scores"}, {"round", "sha256"})  # the second: of before `scores`
 
 
 class Checkpoint(NamedTuple):
@@ -53,36 +55,64 @@ def folders(checkpoints: Path) -> list[Path]:
     return sorted(named, key=number_of)
 
 
-def save(folder: Path, server: Global, engine: Engine, scores: Path) -> None:
-    """Write a checkpoint in one step; its manifest is the last file, and names all others."""
+def save(folder: Path, server: Global, engine: Engine, scores: Path, experiment: str) -> None:
+    """Write a checkpoint in one step; its manifest is the last file, and names all others.
+
+    It also names the experiment by its digest: no other one may go on from here.
+    """
     with whole_folder(folder) as made:
         write_whole(made / SERVER, pack(server))
         engine.save(made)
         files = {file.name: sha256(file) for file in sorted(made.iterdir())}
-        manifest = {"round": number_of(folder), "scores": sha256(scores), "sha256": files}
+        manifest: Manifest = {
+            "experiment": experiment,
+            "round": number_of(folder),
+            "scores": sha256(scores),
+            "sha256": files,
+        }
         write_json(made / MANIFEST, manifest)
 
 
-def fault_of(folder: Path, scores: str | None = None) -> str:
-    """What is wrong with a checkpoint, in a few words; nothing if it is as it was written.
+class Past(NamedTuple):
+    """What a run folder has on record, and what its checkpoints must therefore be of."""
 
-    `scores` is the digest of the run's scores up to this round, as they are on record now.
-    """
-    try:
-        manifest = read_json(folder / MANIFEST)
-    except ProtofedError:
-        return f"{MANIFEST} cannot be read"
-    sums = manifest.get("sha256")
-    if set(manifest) not in FIELDS or manifest["round"] != number_of(folder) or not sums:
-        return f"{MANIFEST} is not as it was written"
-    if not isinstance(sums, dict) or set(sums) != {f.name for f in folder.glob("*.safetensors")}:
+    experiment: str  # its digest
+    scores: Sequence[tuple[int, bytes]]  # round and line
+    rounds: Sequence[int]
+
+    def fault_of(self, folder: Path) -> str:
+        """Why a checkpoint cannot be used, in a few words; nothing if it can."""
+        finished = number_of(folder)
+        try:
+            manifest = shaped(SHAPE, read_json(folder / MANIFEST), MANIFEST)
+        except ProtofedError:
+            return f"{MANIFEST} cannot be read"
+        if manifest["round"] != finished:
+            return f"{MANIFEST} is of another round"
+        if manifest["experiment"] != self.experiment:
+            return f"it is of another experiment, {manifest['experiment'][:12]}"
+        if fault := _fault_of_files(folder, manifest["sha256"]):
+            return fault
+        return self._fault_of_lines(finished, manifest["scores"])
+
+    def _fault_of_lines(self, finished: int, scores: str) -> str:
+        """Whether scores and rounds are on record up to here, the scores as they were then."""
+        lines = b"".join(raw for number, raw in self.scores if number <= finished)
+        if hashlib.sha256(lines).hexdigest() != scores:
+            return "scores.jsonl is not as it was then"
+        if all(number != finished for number, _ in self.scores):
+            return "scores.jsonl has no such round"
+        if [number for number in self.rounds if number <= finished] != [*range(1, finished + 1)]:
+            return "rounds.jsonl does not have every round up to it"
+        return ""
+
+
+def _fault_of_files(folder: Path, sums: dict[str, str]) -> str:
+    there = {file.name for file in folder.glob("*.safetensors")}
+    if SERVER not in there or set(sums) != there:
         return f"there are other files than {MANIFEST} names"
-    for name, digest in sums.items():
-        if _digest(folder / name) != digest:
-            return f"{name} is not as it was written"
-    if scores is not None and manifest.get("scores", scores) != scores:
-        return "scores.jsonl is not as it was then"
-    return ""
+    wrong = [name for name, digest in sums.items() if _digest(folder / name) != digest]
+    return f"{wrong[0]} is not as it was written" if wrong else ""
 
 
 def _digest(file: Path) -> str:
@@ -95,15 +125,8 @@ def _digest(file: Path) -> str:
 
 def load_server(checkpoint: Checkpoint) -> Any:
     """The server state that a checkpoint holds."""
-    return unpack((checkpoint.folder / SERVER).read_bytes(), older=True)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder, which must hold a table."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise ProtofedError(f"{path} cannot be read: {fault}") from fault
-    if not isinstance(content, dict):
-        raise ProtofedError(f"{path} is damaged: it must hold a JSON object")
-    return content
+    file = checkpoint.folder / SERVER
+    server = unpack(read_bytes(file))
+    if not isinstance(server, Global):  # digests are no signature
+        raise ProtofedError(f"{file} does not hold the state of a server\n{ADVICE}")
+    return server

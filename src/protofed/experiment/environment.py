@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 from protofed.core.errors import ProtofedError
 from protofed.data.benchmark import Benchmark
-from protofed.experiment.checkpoint import read_json
+from protofed.experiment.records import WORLD, World, read
 
 
 def fingerprints(benchmark: Benchmark) -> dict[str, str]:
@@ -31,10 +30,10 @@ def environment() -> dict[str, str]:
     return {"python": platform.python_version(), **packages, "platform": platform.platform()}
 
 
-def check_world(folder: Path, world: Mapping[str, object]) -> None:
+def check_world(folder: Path, world: World) -> None:
     """Refuse to go on with a run that stood on something else."""
     env = folder / "env.json"
-    before = read_json(env) if env.exists() else world
+    before = read(WORLD, env) if env.exists() else world
     for what in ("torch", "data"):
         if before.get(what) != world[what]:
             raise ProtofedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,6 +60,15 @@ class Evaluation:
     own: Scores | None = None  # personal methods: each client on its own domain only
     clients: dict[str, dict[str, float | None]] | None = None  # personal: client by domain
     missing: tuple[str, ...] = ()  # domains whose sites have not answered: no mean counts them
+
+    def tables(self) -> list[KeysView[str]]:
+        """The domains of each of its tables, which are the same in all."""
+        of_scores = [self.scores, *self.opinions.values(), *([self.own] if self.own else [])]
+        of_clients = (self.clients or {}).values()
+        return [
+            *(scores.domains.keys() for scores in of_scores),
+            *(row.keys() for row in of_clients),
+        ]
 
     def plain(self) -> dict[str, Any]:
         """As plain data: one line of scores.jsonl."""

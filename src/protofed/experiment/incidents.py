@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from protofed.core.errors import ProtofedError
+from typing import Any
+
+from protofed.core.errors import ProtofedError, plural
 from protofed.engines.rounds import Event
 from protofed.experiment.checkpoint import Found
 from protofed.experiment.rundir import RunDir
@@ -31,17 +33,24 @@ class Incidents:
         self.folder.append(self.folder.events, event.plain())
         self.now.append(event)
 
-    def passed_over(self, found: Found) -> list[str]:
-        """Put damaged checkpoints on record, where the run really goes on; a line for each."""
+    def passed_over(self, found: Found, damaged: int = 0) -> list[str]:
+        """Put damaged checkpoints on record, where the run really goes on; a line for each.
+
+        So are `damaged` lines of the record itself, which are gone.
+        """
         where = f"going on after round {found.round}" if found.round else "starting over"
-        told = []
+        lines: list[dict[str, Any]] = []
         for finished, why in found.faults.items():
             reason = f"the checkpoint of round {finished} cannot be used: {why}; {where}"
-            line = {"round": found.round, "checkpoint": finished, "reason": reason}
-            if line not in self.folder.lines(self.folder.events):  # of a start that was killed too
+            lines.append({"round": found.round, "checkpoint": finished, "reason": reason})
+        if damaged:
+            reason = f"events.jsonl had {plural(damaged, 'damaged line')}, now gone"
+            lines.append({"round": found.round, "reason": reason})
+        known = self.folder.lines(self.folder.events)  # of a start that was killed, too
+        for line in lines:
+            if line not in known:
                 self.folder.append(self.folder.events, line)
-            told.append(reason)
-        return told
+        return [str(line["reason"]) for line in lines]
 
     def words(self) -> tuple[str, ...]:
         """What went wrong in the round that is being played: of many refused replies, some."""
@@ -80,10 +89,13 @@ class Incidents:
         if not lines:
             return gaps
         bad = sum("checkpoint" in line for line in lines)
-        lost = sum(line["client"] is None for line in lines if "client" in line)
-        told = f"{len(lines) - lost - bad} replies were refused and {lost} rounds failed"
+        whose = [line["client"] for line in lines if "client" in line]
+        lost = whose.count(None)
+        told = f"{len(whose) - lost} replies were refused and {lost} rounds failed"
         if bad:
             told = f"{bad} checkpoints were damaged, {told}"
+        if len(whose) + bad < len(lines):
+            told += ", as far as events.jsonl was not damaged"
         return [f"{told}: see events.jsonl", *gaps]
 
     def _gaps(self) -> list[str]:

@@ -20,6 +20,7 @@ from protofed.experiment.checkpoint import Checkpoint, load_server
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.parse import recorded
 from protofed.experiment.remote import coordinator
+from protofed.experiment.result import check_finished
 from protofed.experiment.rundir import RunDir, check_is_run
 from protofed.experiment.spec import Experiment
 from protofed.experiment.submitted import is_remote, offers_on_record
@@ -112,6 +113,8 @@ def open_model(folder: Path, finished: int | None = None) -> Opened:
     """The same for who needs no images: those of a federation across machines are not here."""
     check_is_run(folder)
     place, experiment = RunDir(folder), recorded(folder)
+    if place.done.exists():
+        check_finished(place)
     checkpoint = _last(place) if finished is None else place.kept(finished)
     if checkpoint is None:
         there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +13,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from protofed.core.errors import ProtofedError, did_you_mean, printable
+from protofed.core.jsonfile import parse_json
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.partition import RULES
+from protofed.experiment import records
 from protofed.experiment.spec import LATER, Data, Experiment
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
@@ -39,14 +40,12 @@ def read_spec(path: Path) -> Raw:
         if DEEP_KEY.search(text):
             raise ProtofedError(f"{path}: a name with more than 20 dots, so hardly a spec")
         if path.suffix == ".json":
-            return _as_it_was(dict(json.loads(text)))
+            return _as_it_was(dict(parse_json(text, path)))
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
         raise ProtofedError(f"{path}: not valid TOML: {fault}") from fault
-    except (json.JSONDecodeError, TypeError) as fault:
-        raise ProtofedError(f"{path}: not a spec in JSON: {fault}") from fault
-    except (UnicodeDecodeError, RecursionError) as fault:
-        raise ProtofedError(f"{path}: not readable as TOML text: {fault}") from fault
+    except (TypeError, UnicodeDecodeError, RecursionError) as fault:
+        raise ProtofedError(f"{path}: not readable as a spec: {fault}") from fault
     except ValueError as fault:  # a number of thousands of digits
         raise ProtofedError(f"{path}: {fault}") from fault
     except OSError as fault:
@@ -121,8 +120,17 @@ def restored(plain: Raw, source: str = "") -> Experiment:
 
 
 def recorded(folder: Path) -> Experiment:
-    """The experiment of a run folder, by its spec.json."""
-    return restored(read_spec(folder / "spec.json"), str(folder / "spec.json"))
+    """The experiment of a run folder, if its spec.json is still the one that it was begun with."""
+    file = folder / "spec.json"
+    saved = records.read(records.SPEC, file)
+    began = saved["digest"]
+    experiment = restored({k: v for k, v in saved.items() if k != "digest"}, str(file))
+    if experiment.digest != began:
+        raise ProtofedError(
+            f"{file} is not the spec that the run was begun with (digest {experiment.digest[:12]}, "
+            f"not {began[:12]})\nrestore it; or `protofed run --spec` begins a new run from it"
+        )
+    return experiment
 
 
 def method_from(given: object) -> AnyMethod:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
-from protofed.experiment.checkpoint import read_json
+from protofed.experiment import records
 from protofed.experiment.evaluate import Evaluation, Scores, last_five, rules
+from protofed.experiment.records import Done
 from protofed.experiment.rundir import RunDir
 
 
@@ -55,15 +58,56 @@ class Result:
 
 def read_result(folder: RunDir) -> Result:
     """The result of a finished run, from its files alone."""
-    return result_of(folder, read_json(folder.done))
+    return result_of(folder, check_finished(folder))
 
 
-def result_of(folder: RunDir, done: Mapping[str, Any]) -> Result:
+def check_finished(folder: RunDir) -> Done:
+    """What `done` says of a finished run; stop if its spec or its scores are not those it is of."""
+    done = records.read(records.DONE, folder.done)
+    if done["digest"] != folder.digest():
+        raise ProtofedError(
+            f"{folder.path}: spec.json is not the spec that this run was made with\n"
+            f"run it again, or restore the file"
+        )
+    if not folder.scores.exists():
+        raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
+    if sha256(folder.scores) != done["scores"]:
+        raise ProtofedError(
+            f"{folder.path}: scores.jsonl is not what this run wrote (swapped or edited?)\n"
+            f"repeat the run with --again"
+        )
+    return done
+
+
+def read_evaluations(folder: RunDir) -> list[Evaluation]:
+    """All evaluations of a run so far: whoever shows scores has them from here.
+
+    Those of a finished run must be the ones that it wrote.
+    """
+    if folder.done.exists():
+        check_finished(folder)
+    found = [Evaluation.from_plain(line) for line in folder.lines(folder.scores)]
+    for before, now in pairwise(found):
+        if now.round <= before.round:
+            raise _damaged(folder.scores, f"round {now.round} comes after round {before.round}")
+    for one in found:
+        if any(table != found[0].scores.domains.keys() for table in one.tables()):
+            raise _damaged(folder.scores, f"round {one.round} is scored on other domains")
+    return found
+
+
+def _damaged(file: Path, why: str) -> ProtofedError:
+    return ProtofedError(f"{file} is damaged: {why}\n{records.ADVICE}")
+
+
+def result_of(folder: RunDir, done: Done) -> Result:
     """The result of a run of which `done` says, or is about to say, that it is finished."""
-    evaluations = [Evaluation.from_plain(line) for line in folder.lines(folder.scores)]
+    evaluations = read_evaluations(folder)
     if not evaluations:
         raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
-    newest = evaluations[-1]
+    newest, rounds = evaluations[-1], folder.lines(folder.rounds)
+    if [line["round"] for line in rounds] != [*range(1, newest.round + 1)]:
+        raise _damaged(folder.rounds, f"it does not have each of {newest.round} rounds once")
     return Result(
         folder=folder.path,
         digest=done["digest"],
@@ -74,6 +118,6 @@ def result_of(folder: RunDir, done: Mapping[str, Any]) -> Result:
         own=newest.own,
         clients=newest.clients,
         notices=tuple(done["notices"]),
-        unseen=read_json(folder.path / "spec.json").get("leave_out"),
-        seconds=round(sum(line["seconds"] for line in folder.lines(folder.rounds)), 1),
+        unseen=records.read(records.SPEC, folder.path / "spec.json").get("leave_out"),
+        seconds=round(sum(line["seconds"] for line in rounds), 1),
     )

@@ -7,7 +7,6 @@ and card.md, which is made from these
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterator
@@ -20,8 +19,8 @@ from protofed.core.errors import ProtofedError
 from protofed.core.lock import alone
 from protofed.core.method import Global
 from protofed.engines.base import Engine
-from protofed.experiment import checkpoint
-from protofed.experiment.checkpoint import Checkpoint, Found, read_json
+from protofed.experiment import checkpoint, records
+from protofed.experiment.checkpoint import Checkpoint, Found, Past
 from protofed.experiment.spec import Experiment
 
 KEEP = 2  # checkpoints; the one before the newest is the fallback
@@ -65,7 +64,7 @@ class RunDir:
         """Stop if the folder holds something else than this experiment; write nothing."""
         spec = self.path / "spec.json"
         if spec.exists():
-            found = read_json(spec).get("digest", "")
+            found = self.digest()
             if found != experiment.digest:
                 raise ProtofedError(
                     f"{self.path} holds another experiment (digest {found[:12]}, "
@@ -74,6 +73,10 @@ class RunDir:
                 )
         elif self.path.exists() and not _is_free(self.path):
             raise ProtofedError(f"{self.path} is not an empty folder: choose another --out")
+
+    def digest(self) -> str:
+        """The experiment that the folder is for, as its spec.json says."""
+        return records.read(records.SPEC, self.path / "spec.json")["digest"]
 
     def open(self, experiment: Experiment) -> None:
         """Make the folder, unless this experiment was begun in it before."""
@@ -108,14 +111,19 @@ class RunDir:
 
     def lines(self, file: Path) -> list[dict[str, Any]]:
         """The lines of a JSON Lines file; a last one that a crash cut short is left out."""
-        return [line for line, _ in _raw_lines(file)]
+        return records.read_lines(file)
 
-    def rewind(self, finished: int) -> None:
-        """Drop the lines of rounds that the state to go on from does not know."""
+    def rewind(self, finished: int) -> int:
+        """Drop the lines of rounds that the state to go on from does not know.
+
+        Damaged lines of events go too, and their number is told: no round can be played for them.
+        """
+        damaged = records.damaged_lines(self.events)
         with self._writing():
             for file in (self.rounds, self.scores, self.events):
                 if file.exists() or file != self.events:
                     disk.write_whole(file, _up_to(finished, file))
+        return damaged
 
     def drop_after(self, finished: int) -> None:
         """Drop checkpoints that were passed over, or they would count among the newest."""
@@ -126,20 +134,25 @@ class RunDir:
 
     def keeping(self, more: Collection[int]) -> set[int]:
         """The rounds to keep: those that were named when the run began, and `more`."""
-        known: set[int] = (
-            set(read_json(self.keep).get("rounds", ())) if self.keep.exists() else set()
-        )
+        known: set[int] = set()
+        if self.keep.exists():
+            known = set(records.read(records.KEEP, self.keep)["rounds"])
         if not known.issuperset(more):
             self.write(self.keep.name, {"rounds": sorted(known.union(more))})
         return known.union(more)
 
     def save(
-        self, finished: int, server: Global, engine: Engine, keep: Collection[int] = ()
+        self,
+        finished: int,
+        server: Global,
+        engine: Engine,
+        experiment: Experiment,
+        keep: Collection[int] = (),
     ) -> None:
         """Write a checkpoint beside the others, then drop all but the newest and those to keep."""
         with self._writing():
             place = checkpoint.place_of(self.checkpoints, finished)
-            checkpoint.save(place, server, engine, self.scores)
+            checkpoint.save(place, server, engine, self.scores, experiment.digest)
             for old in checkpoint.folders(self.checkpoints)[:-KEEP]:
                 if checkpoint.number_of(old) not in keep:
                     disk.drop_folder(old)
@@ -149,25 +162,37 @@ class RunDir:
         return [checkpoint.number_of(folder) for folder in checkpoint.folders(self.checkpoints)]
 
     def kept(self, finished: int) -> Checkpoint | None:
-        """The checkpoint after so many rounds, if it is there and whole."""
+        """The checkpoint after so many rounds, if it is there; one that is damaged is told."""
         folder = checkpoint.place_of(self.checkpoints, finished)
-        return None if checkpoint.fault_of(folder) else Checkpoint(finished, folder)
+        if not folder.exists():
+            return None
+        if fault := self._past().fault_of(folder):
+            raise ProtofedError(
+                f"{self.path}: the checkpoint of round {finished} cannot be used: {fault}\n"
+                f"name another round, or repeat the run with --again, which gives the same bits"
+            )
+        return Checkpoint(finished, folder)
+
+    def _past(self) -> Past:
+        """What checkpoints are held against."""
+        scores = [(line["round"], raw) for line, raw in records.sound_lines(self.scores)]
+        rounds = [line["round"] for line, _ in records.sound_lines(self.rounds)]
+        return Past(self.digest(), scores, rounds)
 
     def find(self) -> Found:
         """The newest checkpoint that is whole and whose scores are on record."""
         faults: dict[int, str] = {}
-        scores = [(line["round"], raw) for line, raw in _raw_lines(self.scores)]
+        if not (self.path / "spec.json").exists():
+            return Found(None, faults)
+        past = self._past()
         for folder in reversed(checkpoint.folders(self.checkpoints)):
             finished = checkpoint.number_of(folder)
-            record = hashlib.sha256(b"".join(raw for number, raw in scores if number <= finished))
-            fault = checkpoint.fault_of(folder, record.hexdigest())
-            if not fault and all(number != finished for number, _ in scores):
-                fault = "scores.jsonl has no such round"
+            fault = past.fault_of(folder)
             if not fault:
                 return Found(Checkpoint(finished, folder), faults)
             faults[finished] = fault
         # A kill leaves one scored round without a checkpoint, never two.
-        lost = [number for number, _ in scores][:-1]
+        lost = [number for number, _ in past.scores][:-1]
         return Found(None, faults or dict.fromkeys(lost[-1:], "it is gone"))
 
     def newest(self) -> Checkpoint | None:
@@ -191,18 +216,6 @@ def _is_free(path: Path) -> bool:
     return path.is_dir() and all(map(disk.is_unfinished, path.iterdir()))
 
 
-def _raw_lines(file: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The lines of a JSON Lines file, read and as they are, up to one that is damaged."""
-    for raw in file.read_bytes().splitlines() if file.exists() else ():
-        try:
-            line = json.loads(raw)
-        except ValueError:
-            return
-        if not isinstance(line, dict) or not isinstance(line.get("round"), int):
-            return
-        yield line, raw + b"\n"
-
-
 def _up_to(finished: int, file: Path) -> bytes:
     """What a JSON Lines file says of the first rounds."""
-    return b"".join(raw for line, raw in _raw_lines(file) if line["round"] <= finished)
+    return b"".join(raw for line, raw in records.sound_lines(file) if line["round"] <= finished)

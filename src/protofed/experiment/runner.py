@@ -28,6 +28,7 @@ from protofed.experiment.evaluate import Evaluation, evaluate
 from protofed.experiment.federation import Federation, assemble
 from protofed.experiment.hiring import Workers, local_engine
 from protofed.experiment.incidents import Incidents, check_least
+from protofed.experiment.records import World
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
@@ -74,7 +75,8 @@ def run(
         ):
             if again:
                 folder.clear()  # only now: what cannot be repeated is not thrown away
-            made.play(watch)
+            if not folder.done.exists():  # as it may by now, where another process was at it
+                made.play(watch)
     return read_result(folder)
 
 
@@ -154,7 +156,7 @@ class Run(Generic[S, C]):
 
     def _record_world(self, found: Found) -> None:
         """Write what this run stands on; refuse to go on with one that stood on something else."""
-        world = {**environment(), "data": self.federation.fingerprints()}
+        world: World = {**environment(), "data": self.federation.fingerprints()}
         if found.checkpoint:
             check_world(self.folder.path, world)
         self.folder.write("env.json", world)
@@ -165,8 +167,8 @@ class Run(Generic[S, C]):
 
     def _restore(self, found: Found) -> tuple[S, int]:
         """The state to go on from, and the number of rounds behind it."""
-        self.folder.rewind(found.round)
-        self.news += self.incidents.passed_over(found)
+        damaged = self.folder.rewind(found.round)
+        self.news += self.incidents.passed_over(found, damaged)
         self.folder.drop_after(found.round)  # only now: what was wrong with them is on record
         if found.checkpoint is None:
             return self.method.init_server(self.federation.server), 0
@@ -205,7 +207,7 @@ class Run(Generic[S, C]):
         """Score and keep the state after some finished rounds."""
         scored = evaluate(finished, self.method, server, self.federation, self.engine)
         self.folder.append(self.folder.scores, scored.plain())
-        self.folder.save(finished, server, self.engine, self.keep)
+        self.folder.save(finished, server, self.engine, self.experiment, self.keep)
         return scored
 
 

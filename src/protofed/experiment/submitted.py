@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
 from protofed.core.errors import ProtofedError
 from protofed.data.folder import FolderEntry
-from protofed.experiment.checkpoint import read_json
+from protofed.experiment import records
 from protofed.experiment.parse import experiment_from
 from protofed.experiment.remote import Offer
 from protofed.experiment.spec import Experiment
@@ -22,6 +25,16 @@ OF_THE_SITES = ("name", "domains", "revision", "strict")
 DEFAULTS = ("side", "channels", "pad", "flip")
 
 
+class FederationRecord(TypedDict):
+    """federation.json: the name of a run at its sites, and what each of them had offered."""
+
+    run: str
+    offers: list[Offer]
+
+
+FEDERATION = TypeAdapter(FederationRecord)
+
+
 def is_remote(experiment: Experiment) -> bool:
     """Whether the images of an experiment are at its sites."""
     return experiment.data.name == PLACE
@@ -29,8 +42,7 @@ def is_remote(experiment: Experiment) -> bool:
 
 def offers_on_record(folder: Path) -> list[Offer]:
     """What the sites of a run had offered when it began."""
-    told = [Offer(*offer) for offer in read_json(folder / RECORD)["offers"]]
-    return [offer._replace(classes=tuple(offer.classes)) for offer in told]
+    return records.read(FEDERATION, folder / RECORD)["offers"]
 
 
 def _as_submitted(raw: Mapping[str, Any]) -> Mapping[str, Any]:

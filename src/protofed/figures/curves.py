@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from protofed.experiment.evaluate import Evaluation
+from protofed.experiment.result import read_evaluations
 from protofed.experiment.rundir import RunDir
 from protofed.figures.series import Series, accuracy, axis_label, compared, heading
 from protofed.figures.style import Options, footnote, legend_beside, look, new_figure, title
@@ -65,6 +65,5 @@ def _line(axes: Axes, series: Series, place: int, domain: str | None) -> None:
 
 def _path(record: Record, domain: str | None) -> dict[int, float]:
     """A run's accuracy by round."""
-    place = RunDir(record.result.folder)
-    scored = [Evaluation.from_plain(line) for line in place.lines(place.scores)]
+    scored = read_evaluations(RunDir(record.result.folder))
     return {one.round: accuracy(record, one.scores, domain) for one in scored}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 from protofed.core.errors import ProtofedError, known_name
 from protofed.data.catalog import entry_of
 from protofed.data.parts import PartRecord
+from protofed.experiment import records
 from protofed.experiment.parse import recorded
 from protofed.experiment.spec import Experiment
 from protofed.figures.fields import show
@@ -28,12 +28,15 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     if len(runs) != 1:
         raise ProtofedError(f"partition: shows one run, {len(runs)} were given")
     experiment = recorded(runs[0])
-    parts = _parts(runs[0] / "partition.json")
+    held = records.read(records.HOLDINGS, runs[0] / "partition.json")
+    parts = sorted(held, key=lambda part: part["client"])
     if options.domain is not None:
         known_name("domain with clients", options.domain, dict.fromkeys(p["domain"] for p in parts))
         parts = [part for part in parts if part["domain"] == options.domain]
     classes = _classes(experiment, parts)
     counts = np.array([[part["held"].get(name, 0) for name in classes] for part in parts])
+    if not counts.size:
+        raise ProtofedError(f"{runs[0] / 'partition.json'} is damaged: nobody holds any image")
     figure = new_figure(2.4 + min(8.0, 0.36 * len(classes)), 1.5 + min(8.0, 0.24 * len(parts)))
     axes = figure.add_subplot()
     image = axes.imshow(counts, cmap=COUNTS, aspect="auto", vmin=0)
@@ -51,15 +54,6 @@ def _classes(experiment: Experiment, parts: Sequence[PartRecord]) -> Sequence[st
         return entry_of(experiment.data.name).classes
     except ProtofedError:
         return sorted({name for part in parts for name in part["held"]})
-
-
-def _parts(file: Path) -> list[PartRecord]:
-    """The parts that a run recorded, in the order of clients."""
-    try:
-        parts: list[PartRecord] = json.loads(file.read_text(encoding="utf-8"))
-        return sorted(parts, key=lambda part: part["client"])
-    except (OSError, ValueError, TypeError, KeyError) as fault:
-        raise ProtofedError(f"{file} cannot be read: {fault}\nis this a run folder?") from fault
 
 
 def _names(axes: Axes, parts: Sequence[PartRecord], classes: Sequence[str]) -> None:

@@ -84,6 +84,11 @@ def _answers(product: Product, images: Sequence[Decoded]) -> list[Answer]:
         return []
     said = product.answer(torch.from_numpy(np.stack([image.pixels for image in images])))
     classes = product.facts.classes
+    if not said.chances.isfinite().all():
+        raise ProtofedError(
+            f"{product.facts.name}: it answers with NaN or infinity instead of probabilities\n"
+            f"its file was damaged, or its training diverged: export or train it anew"
+        )
     chances, order = said.chances.sort(dim=1, descending=True, stable=True)
     made = []
     for row in range(len(images)):

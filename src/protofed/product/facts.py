@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.jsonfile import parse_json
 from protofed.experiment.spec import Experiment
 
 INPUT = (
@@ -17,25 +18,29 @@ INPUT = (
 )
 OUTPUT = "logits: float32 [N, classes]; probabilities: their softmax, float32 [N, classes]"
 
+Shift = Annotated[float, Field(allow_inf_nan=False)]
+Scale = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
+
 
 class Facts(BaseModel):
     """Texts under these names lie in the file's own place for metadata, each as JSON."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    protofed: int = 1  # of this list; another number is another list
+    protofed: Literal[1] = 1  # of this list; another number is another list
     classes: tuple[str, ...] = Field(min_length=1)
     side: int = Field(ge=1, le=4096)
-    channels: int  # that the net sees; the file takes three in any case
-    mean: tuple[float, ...]  # of red, green and blue between 0 and 1, subtracted inside the file
-    std: tuple[float, ...]  # divided by, inside the file
+    channels: int = Field(ge=1, le=3)  # that the net sees; the file takes three in any case
+    # Of red, green and blue between 0 and 1: subtracted, and divided by, inside the file.
+    mean: tuple[Shift, ...] = Field(min_length=3, max_length=3)
+    std: tuple[Scale, ...] = Field(min_length=3, max_length=3)
     input: str = INPUT
     output: str = OUTPUT
     method: str
     net: str
     round: int  # after which the model is taken
     rounds: int
-    client: int | None = None  # whose own model it is, in personal methods
+    client: int | None = Field(default=None, ge=0)  # whose own model it is, in personal methods
     domain: str = ""  # of that client
     digest: str  # of the spec: the name of the run
     scores: dict[str, Any]  # accuracy in % on the test images, with the rule it was taken by
@@ -60,11 +65,13 @@ class Facts(BaseModel):
             raise ProtofedError(
                 f"{file} was not written by `protofed export`: its metadata does not name classes"
             )
+        given = {n: parse_json(t, f"{file}: its {printable(n, 60)}") for n, t in texts.items()}
         try:
-            return cls.model_validate({name: json.loads(text) for name, text in texts.items()})
-        except (ValidationError, ValueError, RecursionError) as fault:
-            first = printable(str(fault).replace("\n", " "), 200)
-            raise ProtofedError(f"{file}: its metadata is damaged: {first}") from fault
+            return cls.model_validate(given)
+        except ValidationError as fault:
+            first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
+            told = printable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+            raise ProtofedError(f"{file}: its metadata is damaged: {told}") from fault
 
 
 def portable_spec(experiment: Experiment) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 
 from protofed.core.disk import write_whole
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.memory import is_shortage
 from protofed.product import onnx_file, safetensors_file, torchscript_file
 from protofed.product.facts import Facts
 from protofed.product.portable import Portable
@@ -72,13 +73,30 @@ def compared(product: Product, taken: Taken) -> Difference:
     return Difference(scores, probabilities, len(taken.images))
 
 
+def _try_out(product: Product, path: Path) -> None:
+    """Ask about one black image, so that a file which does not fit its own metadata is told."""
+    side, classes = product.facts.side, len(product.facts.classes)
+    try:
+        said = product.answer(torch.zeros(1, side, side, 3, dtype=torch.uint8))
+        fits = {tuple(one.shape) for one in said if one is not None} == {(1, classes)}
+    except Exception as fault:  # each runtime has its own classes
+        if is_shortage(fault):
+            raise
+        told = printable(str(fault).split("\n")[0], 200)
+        raise ProtofedError(f"{path}: it cannot answer as its metadata says: {told}") from fault
+    if not fits:
+        raise ProtofedError(f"{path}: it does not tell {classes} classes apart, as it says")
+
+
 def read(path: Path) -> Product:
     """The model in a file, by its ending."""
     for kind in FORMATS.values():
         if path.name.lower().endswith(kind.ending):
             if not path.is_file():
                 raise ProtofedError(f"{path} is not there")
-            return kind.read(path)
+            product = kind.read(path)
+            _try_out(product, path)
+            return product
     endings = ", ".join(kind.ending for kind in FORMATS.values())
     raise ProtofedError(
         f"{path} is no model: give a run folder, or a file that `protofed export` wrote ({endings})"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model, Out
@@ -117,7 +118,20 @@ def settled(
     net = copy.deepcopy(site.net)
     net.load_state_dict({**model.weights, **model.buffers}, strict=True)
     net.requires_grad_(False)
+    _check_finite(
+        {**net.state_dict(), **drawn, **({"prototypes": protos.vectors} if protos else {})}
+    )
     return Portable(method, Settled(**{**_fields(site), "net": net}, drawn=drawn), protos)
+
+
+def _check_finite(numbers: Mapping[str, Tensor]) -> None:
+    """Refuse a model that could say nothing of any image."""
+    for name, one in numbers.items():
+        if not one.isfinite().all():
+            raise ProtofedError(
+                f"the model is of no use: {printable(name, 60)} holds NaN or infinity\n"
+                f"its file was damaged, or its training diverged: export or train it anew"
+            )
 
 
 def _fields(site: Site) -> dict[str, Any]:

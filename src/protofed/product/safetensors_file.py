@@ -8,7 +8,7 @@ import safetensors
 from safetensors.torch import save
 from torch import Tensor
 
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import SERVER, Site
@@ -42,15 +42,18 @@ def read(path: Path) -> Product:
     except (safetensors.SafetensorError, OSError) as fault:
         raise ProtofedError(f"{path} cannot be read as safetensors: {fault}") from fault
     try:
-        portable = _rebuilt(facts, tensors)
-    except (RuntimeError, KeyError, TypeError) as fault:  # names or shapes that do not fit the net
-        first = str(fault).splitlines()[0]
+        portable = _rebuilt(facts, tensors, path)
+    except (RuntimeError, LookupError, TypeError, ValueError) as fault:  # what does not fit the net
+        first = printable(str(fault).split("\n")[0], 200)
         raise ProtofedError(f"{path}: its weights do not fit its spec: {first}") from fault
     return Product(facts, portable.answer, portable)
 
 
-def _rebuilt(facts: Facts, tensors: dict[str, Tensor]) -> Portable:
-    experiment = restored(facts.spec, "the spec inside the file")
+def _rebuilt(facts: Facts, tensors: dict[str, Tensor], path: Path) -> Portable:
+    experiment = restored(facts.spec, f"{path}: the spec inside")
+    seen = experiment.data.side, experiment.data.channels
+    if seen != (facts.side, facts.channels):
+        raise ValueError(f"images of side {facts.side} with {facts.channels} channels")
     nets = build_nets(experiment, len(facts.classes))
     net = nets[(facts.client or 0) % len(nets)]
     site = Site(

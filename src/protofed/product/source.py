@@ -14,9 +14,8 @@ from protofed.core.rng import rng
 from protofed.core.site import ClientId
 from protofed.data.transforms import Augment
 from protofed.experiment.environment import environment
-from protofed.experiment.evaluate import Evaluation
 from protofed.experiment.opened import Opened, open_model
-from protofed.experiment.result import read_result
+from protofed.experiment.result import read_evaluations, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.submitted import is_remote
 from protofed.product.facts import Facts, portable_spec
@@ -124,8 +123,7 @@ def _facts(opened: Opened, folder: RunDir, client: ClientId | None) -> Facts:
 
 def _scores(folder: RunDir, number: int, client: ClientId | None) -> dict[str, Any]:
     """Accuracy on the test images: a client's own, the finished run's, or the newest round's."""
-    lines = [Evaluation.from_plain(line) for line in folder.lines(folder.scores)]
-    newest = next(line for line in lines if line.round == number)
+    newest = next(one for one in read_evaluations(folder) if one.round == number)
     if client is not None and newest.clients:
         return {"last": {"rule": f"round {number}", "domains": newest.clients[str(client)]}}
     if not folder.done.exists():

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
 
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import ProtofedError, printable
+from protofed.core.jsonfile import parse_json
 from protofed.product.facts import Facts
 from protofed.product.portable import Answers, Portable
 from protofed.product.source import Product
@@ -41,11 +42,13 @@ def read(path: Path) -> Product:
     try:
         with _deprecated_but_asked_for():
             graph = torch.jit.load(str(path), map_location="cpu", _extra_files=found)
-        texts = json.loads(found[FACTS] or "{}")
     except (RuntimeError, ValueError) as fault:
         raise ProtofedError(
-            f"{path} cannot be read as TorchScript: {str(fault).splitlines()[0]}"
+            f"{path} cannot be read as TorchScript: {printable(str(fault), 200)}"
         ) from fault
+    texts = parse_json(found[FACTS] or "{}", f"{path}: its {FACTS}")
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ProtofedError(f"{path}: its {FACTS} is damaged: it must hold texts by name")
     facts = Facts.read(texts, path)
 
     def answer(images: Tensor) -> Answers:

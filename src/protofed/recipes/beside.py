@@ -117,9 +117,9 @@ def lay_beside(
     """A part's finished runs beside what the paper prints; rows without a run have no scores."""
     notes = check_comparable(records)
     finished = {record.label for record in records}
-    base = recipe.baseline if recipe.baseline in finished else None
-    table = compare(records, base, plan.rule)
-    lines = tuple(_line(row.label, recipe, plan, printed, table, base) for row in recipe.rows)
+    lost = recipe.baseline not in finished
+    table = compare(records, recipe.baseline, plan.rule, lost=lost)
+    lines = tuple(_line(row.label, recipe, plan, printed, table) for row in recipe.rows)
     failed = tuple(
         f"{cell.label}, seed {cell.seed}: failed: {faults[cell.folder]}"
         for cell in plan.cells
@@ -147,7 +147,6 @@ def _line(
     plan: Plan,
     printed: PrintedPart,
     table: Comparison,
-    base: str | None,
 ) -> Line:
     theirs, first = printed.rows[label], printed.rows[recipe.baseline]
     rows = {row.label: row for row in table.rows}
@@ -161,7 +160,7 @@ def _line(
         ours=ours,
         paper=paper,
         paper_std=theirs.std,
-        our_delta=mine.difference if mine and base else None,
+        our_delta=mine.difference if mine else None,
         paper_delta=None if label == recipe.baseline else round(theirs.level - first.level, 2),
         known=not printed.unknown(label),
         digests=mine.digests if mine else (),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
-from protofed.experiment.checkpoint import read_json
+from protofed.experiment import records
 from protofed.experiment.evaluate import Evaluation, Scores
 from protofed.experiment.parse import recorded
-from protofed.experiment.result import Result
+from protofed.experiment.records import Holdings, World
+from protofed.experiment.result import Result, read_evaluations
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 from protofed.study.collect import Record, check_comparable, read_record
@@ -29,8 +29,8 @@ class Run(NamedTuple):
     experiment: Experiment
     evaluations: list[Evaluation]
     rounds: list[dict[str, Any]]
-    parts: list[dict[str, Any]]  # who holds what; empty before the run has begun
-    world: dict[str, Any]  # versions, and the data's fingerprints; empty before the run has begun
+    parts: Holdings  # who holds what; empty before the run has begun
+    world: World  # versions, and the data's fingerprints; empty before the run has begun
     record: Record | None  # of a finished run
 
     @property
@@ -76,8 +76,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def _experiment(folder: Path) -> Experiment:
-    path = folder / "spec.json"
-    if not path.is_file():
+    if not (folder / "spec.json").exists():
         raise ProtofedError(f"{folder} holds no run: name run folders, for example runs/*")
     return recorded(folder)
 
@@ -109,49 +108,17 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _read(folder: Path, experiment: Experiment, label: str) -> Run:
     place = RunDir(folder)
-    try:
-        return Run(
-            folder=folder,
-            label=label,
-            experiment=experiment,
-            evaluations=_evaluations(place),
-            rounds=_rounds(place),
-            parts=_parts(folder / "partition.json"),
-            world=read_json(folder / "env.json") if (folder / "env.json").exists() else {},
-            record=read_record(folder, label) if place.done.exists() else None,
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        raise ProtofedError(
-            f"{folder}: its files are damaged ({type(fault).__name__}: {fault})\n"
-            f"restore them, or repeat the run with --again"
-        ) from fault
-
-
-def _evaluations(place: RunDir) -> list[Evaluation]:
-    found = [Evaluation.from_plain(line) for line in place.lines(place.scores)]
-    for evaluation in found:
-        for value in evaluation.scores.domains.values():
-            if value is not None and not math.isfinite(value):
-                raise ValueError(f"scores.jsonl has {value} in round {evaluation.round}")
-        if evaluation.scores.domains.keys() != found[0].scores.domains.keys():
-            raise ValueError(f"scores.jsonl has other domains in round {evaluation.round}")
-    return found
-
-
-def _rounds(place: RunDir) -> list[dict[str, Any]]:
-    lines = place.lines(place.rounds)
-    for line in lines:
-        if not all(math.isfinite(line[k]) for k in ("round", "bytes_up", "bytes_down", "seconds")):
-            raise ValueError(f"rounds.jsonl has a number without end in round {line['round']}")
-    return lines
-
-
-def _parts(path: Path) -> list[dict[str, Any]]:
-    """Who holds what: client, domain and the images of each class."""
-    if not path.exists():
-        return []
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    return [{key: row[key] for key in ("client", "domain", "held")} for row in rows]
+    parts, world = folder / "partition.json", folder / "env.json"
+    return Run(
+        folder=folder,
+        label=label,
+        experiment=experiment,
+        evaluations=read_evaluations(place),
+        rounds=place.lines(place.rounds),
+        parts=records.read(records.HOLDINGS, parts) if parts.exists() else [],
+        world=records.read(records.WORLD, world) if world.exists() else {},
+        record=read_record(folder, label) if place.done.exists() else None,
+    )
 
 
 def _unfinished(run: Run) -> Record:

@@ -132,12 +132,11 @@ def _counting(name: str) -> tuple[float, str]:
 
 
 def traffic_parts(runs: Sequence[Run], way: str) -> dict[str, float]:
-    """Bytes per round by part, mean over rounds and seeds; one part where a run told no parts."""
+    """Bytes per round by part, mean over rounds and seeds."""
     lines = [line for run in runs for line in run.rounds]
     sums: dict[str, float] = {}
     for one in lines:
-        parts = one.get("parts", {}).get(way) or {"all parts": one[UP_AND_DOWN[way]]}
-        for name, count in parts.items():
+        for name, count in one["parts"][way].items():
             sums[name] = sums.get(name, 0) + count
     return {name: count / len(lines) for name, count in sums.items() if count}
 

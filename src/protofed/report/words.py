@@ -57,7 +57,7 @@ def headline(table: Comparison) -> str:
     return f"{count}; {who} {difference(other.difference, table.baseline)}."
 
 
-def difference(value: Difference | None, baseline: str) -> str:
+def difference(value: Difference | None, baseline: str | None) -> str:
     """``1.20 points above FedAvg (95 % interval +0.30 to +2.10)``, and what that does not show."""
     if value is None:
         return f"without a seed in common with {baseline}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protofed.core.disk import sha256
 from protofed.core.errors import ProtofedError
-from protofed.experiment.checkpoint import read_json
+from protofed.experiment import records
 from protofed.experiment.parse import recorded
+from protofed.experiment.records import World
 from protofed.experiment.result import Result, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
@@ -24,7 +25,7 @@ class Record(NamedTuple):
     seed: int
     experiment: Experiment
     result: Result
-    world: dict[str, Any]  # data, versions
+    world: World  # data, versions
     partition: str  # SHA-256 of who holds what
 
 
@@ -33,24 +34,13 @@ def read_record(folder: Path, label: str | None = None) -> Record:
     place = RunDir(folder)
     if not place.done.exists():
         raise ProtofedError(f"{folder} holds no finished run\nrun it to its end first")
-    experiment, done = recorded(folder), read_json(place.done)
-    told = read_json(folder / "spec.json").get("digest")
-    if not experiment.digest == told == done.get("digest"):
-        raise ProtofedError(
-            f"{folder}: spec.json is not the spec that this run was made with\n"
-            f"run it again, or restore the file"
-        )
-    if "scores" in done and sha256(place.scores) != done["scores"]:
-        raise ProtofedError(
-            f"{folder}: scores.jsonl is not what this run wrote (swapped or edited?)\n"
-            f"repeat the run with --again"
-        )
+    experiment = recorded(folder)
     return Record(
         label=label or experiment.method.about.label,
         seed=experiment.seed,
         experiment=experiment,
         result=read_result(place),
-        world=read_json(folder / "env.json"),
+        world=records.read(records.WORLD, folder / "env.json"),
         partition=sha256(folder / "partition.json"),
     )
 

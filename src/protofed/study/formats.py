@@ -49,13 +49,14 @@ def verdict(value: Difference | None) -> str:
 def header(table: Comparison) -> list[str]:
     """The heads of the columns."""
     columns = [HEADS.get(name, marked(name, table.unseen)) for name in table.columns]
-    return ["method", *columns, f"to {table.baseline}", "test"]
+    return ["method", *columns, *([f"to {table.baseline}", "test"] if table.baseline else [])]
 
 
 def line(table: Comparison, row: Row) -> list[str]:
     """A row as text."""
     cells = [cell(row.cells[name]) for name in table.columns]
-    return [row.label, *cells, gap(row.difference), verdict(row.difference)]
+    compared = [gap(row.difference), verdict(row.difference)] if table.baseline else []
+    return [row.label, *cells, *compared]
 
 
 def footnotes(table: Comparison) -> list[str]:
@@ -65,7 +66,7 @@ def footnotes(table: Comparison) -> list[str]:
     several = len(seeds) > 1
     deviation = ", ± standard deviation over seeds" if several else ""
     notes = [f"accuracy in %, {table.rule}; {count}{deviation}"]
-    if len(table.rows) > 1 and several:
+    if len(table.rows) > 1 and several and table.baseline:
         notes.append(
             f"to {table.baseline}: paired by seed, 95 % interval (Student's t); test: Wilcoxon "
             f"signed rank, Holm-corrected, from {fewest_pairs(len(table.rows) - 1)} seeds on"
@@ -94,18 +95,18 @@ def markdown(table: Comparison) -> str:
 
 def latex(table: Comparison) -> str:
     """A booktabs table; best in bold, second underlined."""
-    rows = []
+    rows, width = [], 1 + len(table.columns) + bool(table.baseline)  # without the test
     for row in table.rows:
-        cells = [tex(text) for text in line(table, row)[:-1]]
+        cells = [tex(text) for text in line(table, row)[:width]]
         for place, name in enumerate(table.columns, start=1):
             standing = table.standing(name, row.label)
             if standing:
                 command = "textbf" if standing == "best" else "underline"
                 cells[place] = f"\\{command}{{{cells[place]}}}"
         rows.append(" & ".join(cells) + r" \\")
-    heads = " & ".join(tex(text) for text in header(table)[:-1]) + r" \\"
+    heads = " & ".join(tex(text) for text in header(table)[:width]) + r" \\"
     notes = "\n".join(f"% {note}" for note in footnotes(table))
-    columns = "l" + "c" * (len(table.columns) + 1)
+    columns = "l" + "c" * (width - 1)
     body = "\n".join(rows)
     return (
         f"{notes}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{heads}\n\\midrule\n"

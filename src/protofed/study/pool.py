@@ -1,4 +1,8 @@
-"""Many runs side by side, each in a process of its own; what is finished is not run again."""
+"""Many runs side by side, each in a process of its own; what is finished is not run again.
+
+A run that a process of somebody else is busy with is waited for: it is read when it is finished,
+and gone on with here if that process ends before.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,15 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.errors import ProtofedError
+from protofed.core.errors import BusyError, ProtofedError
 from protofed.core.lifeline import deaf_children, end_with_the_parent
+from protofed.core.lock import is_held
 from protofed.experiment.rundir import RunDir
 from protofed.study.variants import Cell
 
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 LOOK = 0.3  # seconds between two looks at the runs
+BUSY = 3  # exit code of a process that found its run held by another
 
 
 class Progress(NamedTuple):
@@ -28,7 +34,7 @@ class Progress(NamedTuple):
     runs: int
     of_runs: int
     seconds_left: float | None  # none before the first round
-    news: str = ""  # a run that just ended
+    news: str = ""  # a run that just ended, or is waited for
 
 
 Watch = Callable[[Progress], None]
@@ -64,15 +70,17 @@ class Pool:
         self.workers, self.watch = workers, watch
         self.waiting = [cell for cell in self.cells if not RunDir(cell.folder).done.exists()]
         self.running: list[tuple[Cell, SpawnProcess, Connection]] = []
+        self.elsewhere: list[Cell] = []  # at work in a process that is not ours
         self.faults: dict[Path, str] = {}
         self.began, self.at_start = time.monotonic(), self._rounds()
 
     def play(self) -> dict[Path, str]:
         """Until nothing waits and nothing runs."""
         self._tell("")
-        while self.waiting or self.running:
+        while self.waiting or self.running or self.elsewhere:
+            self._look_elsewhere()
             while self.waiting and len(self.running) < self.workers:
-                self.running.append(_start(self.waiting.pop(0)))
+                self._begin(self.waiting.pop(0))
             time.sleep(LOOK)
             ended = [job for job in self.running if not job[1].is_alive()]
             self.running = [job for job in self.running if job not in ended]
@@ -82,10 +90,32 @@ class Pool:
                 self._tell("")
         return self.faults
 
+    def _begin(self, cell: Cell) -> None:
+        """Start a run, unless another process has it or has finished it since."""
+        if is_held(cell.folder):
+            self._tell(self._wait_for(cell))
+        elif not RunDir(cell.folder).done.exists():
+            self.running.append(_start(cell))
+
+    def _wait_for(self, cell: Cell) -> str:
+        self.elsewhere.append(cell)
+        return f"waiting for {_name(cell)}, which another process is running in {cell.folder}"
+
+    def _look_elsewhere(self) -> None:
+        """Take over what another process has left, finished or not."""
+        for cell in [cell for cell in self.elsewhere if not is_held(cell.folder)]:
+            self.elsewhere.remove(cell)
+            if RunDir(cell.folder).done.exists():
+                self._tell(f"{_name(cell)}: finished by another process")
+            else:
+                self.waiting.insert(0, cell)
+
     def _take(self, cell: Cell, process: SpawnProcess, pipe: Connection) -> str:
         """What became of a run."""
         process.join()
-        name = f"{cell.label}, seed {cell.seed}"
+        name = _name(cell)
+        if process.exitcode == BUSY:
+            return self._wait_for(cell)
         if process.exitcode == 0:
             return f"{name}: finished"
         try:
@@ -111,6 +141,10 @@ class Pool:
         left = spent / made * (total - now) if made else None
         done = sum(RunDir(cell.folder).done.exists() for cell in self.cells)
         self.watch(Progress(now, total, done, len(self.cells), left, news))
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.label}, seed {cell.seed}"
 
 
 def _finished(cell: Cell) -> int:
@@ -140,6 +174,8 @@ def _work(cell: Cell, pipe: Connection) -> None:
 
     try:
         run(cell.experiment, cell.folder, workers=0)  # the grid's runs are side by side already
+    except BusyError:
+        raise SystemExit(BUSY) from None
     except ProtofedError as fault:
         pipe.send(str(fault))
         raise SystemExit(1) from None

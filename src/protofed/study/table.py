@@ -33,7 +33,7 @@ class Comparison:
 
     domains: tuple[str, ...]
     rows: tuple[Row, ...]
-    baseline: str
+    baseline: str | None  # none where it has no finished run
     rule: str
     ranks: Ranks | None
     notes: tuple[str, ...]
@@ -71,15 +71,19 @@ def compare(
     baseline: str | None = None,
     rule: Rule = "last_five",
     notes: Sequence[str] = (),
+    lost: bool = False,
 ) -> Comparison:
-    """The table of some records; the baseline is the first row if none is named."""
+    """The table of some records; the baseline is the first row if none is named.
+
+    If it is `lost`, as its runs have failed, there are no differences: no other row stands in.
+    """
     labels = list(dict.fromkeys(record.label for record in records))
-    base = known_name("baseline", baseline or labels[0], labels)
+    base = None if lost else known_name("baseline", baseline or labels[0], labels)
     of = {label: {r.seed: r.result for r in records if r.label == label} for label in labels}
     if sum(map(len, of.values())) < len(records):
         raise ProtofedError("two runs of one row have the same seed: label them apart")
     rows = [
-        _row(label, runs, None if label == base else of[base], rule, len(of) - 1)
+        _row(label, runs, of[base] if base and label != base else None, rule, len(of) - 1)
         for label, runs in of.items()
     ]
     domains = tuple(records[0].result.last.domains)

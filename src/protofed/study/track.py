@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.core.errors import ProtofedError
+from protofed.experiment.result import read_evaluations
 from protofed.experiment.rundir import RunDir
 
 
@@ -15,9 +16,10 @@ def scalars(folder: Path) -> list[tuple[int, str, float]]:
     if not place.rounds.exists():
         raise ProtofedError(f"{folder} is not a run folder: it has no rounds.jsonl")
     found: list[tuple[int, str, float]] = []
-    for line in place.lines(place.scores):
-        values = {**line["domains"], **{k: line[k] for k in ("mean", "worst", "spread")}}
-        found += [(line["round"], f"accuracy/{k}", v) for k, v in values.items() if v is not None]
+    for scored in read_evaluations(place):
+        told = scored.scores.plain()
+        values = {**scored.scores.domains, **{k: told[k] for k in ("mean", "worst", "spread")}}
+        found += [(scored.round, f"accuracy/{k}", v) for k, v in values.items() if v is not None]
     for line in place.lines(place.rounds):
         found += [
             (line["round"], f"cost/{k}", line[k]) for k in ("bytes_up", "bytes_down", "seconds")
