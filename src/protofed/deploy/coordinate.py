@@ -13,7 +13,6 @@ from typing import Any
 from protofed.core.admission import FRAME
 from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError, printable
-from protofed.core.jsonfile import read_table
 from protofed.core.pack import pack
 from protofed.core.threads import torch_threads
 from protofed.deploy.job import Job, Listener
@@ -24,6 +23,7 @@ from protofed.engines.base import Engine
 from protofed.engines.flower import Fleet, FlowerEngine, Told
 from protofed.engines.post import Letter, Lost, Post
 from protofed.engines.wire import Ask
+from protofed.experiment import records
 from protofed.experiment.describe import describe_method
 from protofed.experiment.federation import Federation
 from protofed.experiment.remote import (
@@ -37,7 +37,7 @@ from protofed.experiment.remote import (
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import Note, Run, Tell, default_folder
 from protofed.experiment.spec import Experiment
-from protofed.experiment.submitted import RECORD, experiment_of, offers_on_record
+from protofed.experiment.submitted import FEDERATION, RECORD, experiment_of, offers_on_record
 
 LEAST_SECONDS = 5.0  # in which a site describes itself that came at the last moment
 
@@ -97,7 +97,7 @@ def _run_name(folder: RunDir, offers: Sequence[Offer], digest: str) -> str:
     record = folder.path / RECORD
     if folder.newest() is None or not record.exists():
         folder.write(RECORD, {"run": f"{digest[:12]}{secrets.token_hex(16)}", "offers": offers})
-    return str(read_table(record)["run"])
+    return records.read(FEDERATION, record)["run"]
 
 
 def gather(post: Post, job: Job, tell: Callable[[str], None]) -> list[Offer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,6 +17,14 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import Dataset, Site
+from protofed.core.strict_json import (
+    exact_fields,
+    exact_int,
+    exact_list,
+    exact_object,
+    exact_text,
+    read_object,
+)
 from protofed.core.tally import MAIN
 from protofed.deploy.ledger import Ledger, RunRecord
 from protofed.deploy.policy import Policy
@@ -29,7 +36,7 @@ from protofed.experiment.submitted import PLACE
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 MOST_BRIEF = 1 << 20  # characters
 MOST_ROUNDS, MOST_LEGS, MOST_SIDE, MOST_CLASSES = 1_000_000, 100, 1024, 10_000
-MOST_SITES = 100_000
+MOST_SITES, MOST_IMAGES = 100_000, 10**9
 LARGEST_WEIGHT = 1e4  # no net that was trained holds a larger one; a forged head may
 QUESTIONS = ("hello", "describe", "train", "score")
 KINDS: dict[str, type] = {
@@ -80,54 +87,40 @@ def check_fields(ask: Ask) -> None:
 
 def inquiry_from(text: str) -> Inquiry:
     """What a coordinator tells before a run, if it can be so."""
-    told = _table(text, {"method", "rounds", "scores", "side"})
+    told = read_object(text)
+    exact_fields(told, ("method", "rounds", "scores", "side"))
     return Inquiry(
         method_from(told["method"]),
-        _number(told, "rounds", 1, MOST_ROUNDS),
-        _number(told, "scores", 0, MOST_ROUNDS),
-        _number(told, "side", 1, MOST_SIDE),
+        exact_int("rounds", told["rounds"], 1, MOST_ROUNDS),
+        exact_int("scores", told["scores"], 0, MOST_ROUNDS),
+        exact_int("side", told["side"], 1, MOST_SIDE),
     )
 
 
 def brief_from(text: str) -> Brief:
     """What a run is about, if it can be so; a spec must not name a place on this machine."""
-    told = _table(text, {"spec", "classes", "sizes"})
-    spec, sizes, classes = told["spec"], told["sizes"], told["classes"]
-    data = spec.get("data") if isinstance(spec, dict) else None
+    told = read_object(text)
+    exact_fields(told, ("spec", "classes", "sizes"))
+    spec, sizes = exact_object("spec", told["spec"]), exact_object("sizes", told["sizes"])
+    data = spec.get("data")
     if not isinstance(data, dict) or data.get("name") != PLACE:
         raise ProtofedError("a spec whose images are not those of the sites")
-    if not isinstance(sizes, dict) or not 1 <= len(sizes) <= MOST_SITES:
-        raise ProtofedError("sizes: not those of a federation")
-    if not isinstance(classes, list) or not 1 <= len(classes) <= MOST_CLASSES:
-        raise ProtofedError("classes: not those of a federation")
+    classes = exact_list("classes", told["classes"], 1, MOST_CLASSES)
+    exact_int("sizes", len(sizes), 1, MOST_SITES)
     experiment = restored(spec)
     if experiment.device != "cpu" or experiment.data.side > MOST_SIDE:
         raise ProtofedError("a device or a side that no site takes")
-    counts = {_whole(client, "sizes"): _number(sizes, client, 1, 10**9) for client in sizes}
+    counts = {
+        _client_number(client): exact_int("sizes", size, 1, MOST_IMAGES)
+        for client, size in sizes.items()
+    }
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return Brief(experiment, [str(name) for name in classes], counts, digest)
+    return Brief(experiment, [exact_text("a class", c, 1, 200) for c in classes], counts, digest)
 
 
-def _table(text: str, fields: set[str]) -> dict[str, Any]:
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        raise ProtofedError("what the run is about cannot be read") from fault
-    if not isinstance(told, dict) or set(told) != fields:
-        raise ProtofedError(f"a run is told of by {', '.join(sorted(fields))}")
-    return told
-
-
-def _number(told: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    value = told[name]
-    if type(value) is not int or not least <= value <= most:
-        raise ProtofedError(f"{printable(name, 20)}: a whole number from {least} to {most}")
-    return value
-
-
-def _whole(text: str, where: str) -> int:
+def _client_number(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
-        raise ProtofedError(f"{where}: '{printable(text, 20)}' is no number of a client")
+        raise ProtofedError(f"sizes: '{printable(text, 20)}' is no number of a client")
     return int(text)
 
 

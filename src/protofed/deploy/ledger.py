@@ -11,6 +11,7 @@ from typing import Any
 
 from protofed.core import disk
 from protofed.core.errors import ProtofedError
+from protofed.core.jsonfile import parse_json
 
 ANSWERED, REFUSED = "answered.jsonl", "refused.jsonl"
 MOST_REFUSED = 1 << 20  # bytes of refusals; older ones then go to a second file, and later away
@@ -43,15 +44,15 @@ class Ledger:
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         raw = self.answered.read_bytes().splitlines() if self.answered.exists() else []
-        for number, text in enumerate(raw):
+        for number, text in enumerate(raw, 1):
             try:
-                yield dict(json.loads(text))
-            except (ValueError, TypeError, RecursionError) as fault:
-                if number + 1 < len(raw):  # a crash can only cut the last one short
+                yield _checked(parse_json(text, f"line {number}"))
+            except ProtofedError as fault:
+                if number < len(raw):  # a crash can only cut the last one short
                     raise ProtofedError(
-                        f"{self.answered}: line {number + 1} is damaged, so that this site does "
-                        f"not know what it has answered\nrestore the file, or move it away to "
-                        f"begin with a new record"
+                        f"{self.answered}: line {number} is damaged, so that this site does not "
+                        f"know what it has answered\nrestore the file, or move it away to begin "
+                        f"with a new record"
                     ) from fault
 
     def _take(self, line: dict[str, Any]) -> None:
@@ -81,3 +82,17 @@ class Ledger:
         line = {"time": round(time.time(), 3), "run": run[:64], "what": what[:20], "why": reason}
         with self.refused.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
+
+
+def _checked(line: object) -> dict[str, Any]:
+    """A line of the record as it is written; anything else is damage."""
+    kinds = {"time": (int, float), "round": int, "leg": int}
+    texts = dict.fromkeys(("run", "spec", "what", "message"), str)
+    wanted: dict[str, Any] = {**kinds, **texts}
+    if not isinstance(line, dict) or set(line) != set(wanted):
+        raise ProtofedError("not a line of the record")
+    if any(
+        isinstance(line[k], bool) or not isinstance(line[k], kind) for k, kind in wanted.items()
+    ):
+        raise ProtofedError("not a line of the record")
+    return line
