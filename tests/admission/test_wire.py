@@ -242,3 +242,22 @@ def test_no_dtype_or_shape_loses_a_bit() -> None:
         assert back[name].dtype == thing.dtype
         assert back[name].shape == thing.shape
         assert back[name].contiguous().numpy().tobytes() == thing.contiguous().numpy().tobytes()
+
+
+def test_a_tensor_that_is_named_twice_is_refused() -> None:
+    """One of four megabytes, named four hundred times, would be copied as often."""
+    part = torch.zeros(1000)
+    arrays: dict[str, Any] = {"0": part.numpy()}
+    names = [[str(n), ["tensor", "0"]] for n in range(2)]
+    layout = json.dumps(["dict", names]).encode()
+    arrays["layout"] = np.frombuffer(layout, dtype=np.uint8)
+    content = safetensors.numpy.save(arrays)
+    with pytest.raises(ProtofedError, match="not a packed tree"):
+        unpack(MAGIC + hashlib.sha256(content).digest() + content)
+
+
+def test_a_long_arrangement_is_refused_of_strangers() -> None:
+    blob = pack({str(n): n for n in range(300_000)})
+    assert len(unpack(blob)) == 300_000
+    with pytest.raises(ProtofedError, match="an arrangement of"):
+        unpack(blob, most=1 << 30)

@@ -29,8 +29,8 @@ from protofed.deploy.flower_client import (
     TooLargeError,
     as_parcel,
     as_record,
+    has_more_objects,
     most_objects,
-    object_count,
 )
 
 
@@ -98,7 +98,7 @@ def test_letters_of_any_size_come_out_as_they_went_in(size: int) -> None:
     parcel = as_parcel(message(as_record(letter)))
     collector = LetterCollector(parcel.tree, size)
     assert collector.collect(lambda name, most: parcel.objects[name]) == letter
-    assert object_count(parcel.tree) <= most_objects(size)
+    assert not has_more_objects(parcel.tree, most_objects(size))
     assert all(len(part) <= CHUNK + OBJECT_FRAME for part in parcel.objects.values())
 
 
@@ -129,6 +129,22 @@ def test_more_than_is_allowed_is_not_pulled() -> None:
     with pytest.raises(TooLargeError):
         LetterCollector(parcel.tree, 14 * CHUNK).collect(pull)
     assert taken[0] <= 16 * CHUNK
+
+
+def test_a_small_chunk_that_is_named_often_does_not_grow() -> None:
+    letter = bytes(60_000)
+    parcel = as_parcel(message(as_record(letter)))
+    (name,) = [n for n, each in parcel.objects.items() if each.startswith(b"Array ")]
+    repeated = b"[" + b"0, " * 20_000 + b"0]"
+    head, _, body = parcel.objects[name].partition(b"\x00")
+    forged = body.replace(b"[0]", repeated)
+    objects = {**parcel.objects, name: head.rsplit(b" ", 1)[0] + b" %d\x00" % len(forged) + forged}
+    tracemalloc.start()
+    with pytest.raises(TooLargeError):
+        LetterCollector(parcel.tree, 17 << 20).collect(lambda n, most: objects[n])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 def test_a_tree_that_never_ends_is_not_walked_to_its_end() -> None:

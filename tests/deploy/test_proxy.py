@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from protofed.deploy.proxy import MOST_BODY
+from protofed.deploy.proxy import MOST_BODY, MOST_PART
 from tests.deploy.flower import Guarded, status
 
 pytest.importorskip("flwr", reason="needs the flower extra")
@@ -151,17 +151,19 @@ def test_a_second_request_on_one_connection_is_judged_anew(federation: Guarded) 
 
 def test_too_large_a_body_is_refused_before_it_is_read(federation: Guarded) -> None:
     path = "/v1/fleet/push-object"
-    assert federation.ask("POST", path, f"Content-Length: {MOST_BODY + 1}") == 413
+    other = "/v1/fleet/push-messages"
+    assert federation.ask("POST", path, f"Content-Length: {MOST_PART + 1}") == 413
+    assert federation.ask("POST", other, f"Content-Length: {MOST_BODY + 1}") == 413
     assert federation.ask("POST", path, f"Content-Length: {10**30}") == 400
     head = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked"
     piece = b"%x\r\n" % (1 << 20) + bytes(1 << 20) + b"\r\n"
-    sent = f"{head}\r\n\r\n".encode() + piece * (MOST_BODY // (1 << 20) + 1)
+    sent = f"{head}\r\n\r\n".encode() + piece * (MOST_PART // (1 << 20) + 1)
     assert status(federation.say(sent)) == 413
 
 
 def test_a_body_up_to_the_limit_reaches_flower(federation: Guarded) -> None:
     head = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    head += f"{MEDIA}\r\nContent-Length: {MOST_BODY}\r\n\r\n"
-    answer = federation.say(head.encode() + bytes(MOST_BODY))
+    head += f"{MEDIA}\r\nContent-Length: {MOST_PART}\r\n\r\n"
+    answer = federation.say(head.encode() + bytes(MOST_PART))
     assert status(answer) == 400  # zeros are no message of Flower's
     assert b"protobuf" in answer.lower()

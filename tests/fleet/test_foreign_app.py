@@ -76,8 +76,8 @@ def test_none_of_twenty_foreign_apps_runs_at_a_site(images: Path, tmp_path: Path
         wait_for(lambda: len(honest.online()) == 2, 60)
         for app in VARIANTS:  # while a run of ours is on
             server.send(app, data)
-        told = tmp_path / "home" / "foreign-apps.jsonl"
-        wait_for(lambda: told.read_text().count("\n") == len(VARIANTS), 240)
+        told = tmp_path / "home" / "link" / "foreign-apps.jsonl"
+        wait_for(lambda: told.exists() and told.read_text().count("\n") == len(VARIANTS), 240)
         assert hello(server, honest) == "north"
         wait_for(lambda: server.ran_at("plain") >= LOADABLE, 240)
         assert server.ran_at("ours") == set()

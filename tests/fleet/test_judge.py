@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -105,6 +107,89 @@ def test_a_round_is_trained_with_another_message_only_so_often(
     assert told(fresh, server.train(inbox=server.inbox(0.5), round=1)).fault == ""
 
 
+def test_two_messages_in_turn_are_trained_once_each(
+    images: Path, tmp_path: Path, known: list[Offer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk, server = site(images, tmp_path / "home", max_repeats=2), Server(known)
+    for turn in range(8):
+        ask = server.train(inbox=server.inbox(turn % 2), session=f"{turn:016x}")
+        assert told(desk, ask).fault == ""
+    assert capsys.readouterr().out.count("trained in") == 2
+    (tmp_path / "home" / "runs" / RUN / "lineage.json").write_text("[[")  # damage costs no more
+    assert told(desk, server.train(inbox=server.inbox(0.0))).fault == ""
+
+
+def test_scores_of_a_model_with_private_state_are_counted_by_that_state(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    personal = {"name": "fedproto", "param_avg": False}
+    server = Server(known, method=personal, rounds=4)
+    desk = site(images, tmp_path / "home", max_scores=1, max_repeats=9)
+    faults = []
+    for shift in range(4):
+        session = f"{shift:016x}"
+        rows = torch.full((2, server.site.net.features), float(shift))
+        protos = Prototypes(rows, torch.arange(2), torch.ones(2).long())
+        inbox = replace(server.first, protos=protos)
+        assert told(desk, server.train(inbox=inbox, session=session)).fault == ""
+        faults.append(told(desk, server.score(session=session, inbox=server.first)).fault)
+    assert faults[0] == ""
+    assert sum("allows 1 scores" in fault for fault in faults) >= 2
+
+
+def test_a_policy_that_was_tightened_holds_for_replies_that_were_given_before(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    server = Server(known, method="fedproto")
+    frank = told(site(images, tmp_path / "home"), server.train()).reply.protos
+    assert frank is not None
+    assert max(frank.counts.tolist()) > 1
+    careful = site(images, tmp_path / "home", send_counts=False)
+    again = told(careful, server.train()).reply.protos
+    assert again is not None
+    assert set(again.counts.tolist()) == {1}
+    strict = site(images, tmp_path / "home", min_examples=999)
+    assert told(strict, server.train()).reply.protos is None
+
+
+def test_the_epochs_of_a_round_are_those_that_its_method_trains(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    training = {"epochs": 2, "batch": 4}
+    desk = site(images, tmp_path / "home", max_epochs=3)
+    full = Server(known, method={"name": "fedexg", "phase_epochs": "full"}, training=training)
+    assert "4 epochs" in told(desk, full.train()).fault
+    half = Server(known, method="fedexg", training=training)
+    assert told(desk, half.train(run="ef" * 8)).fault == ""
+
+
+def test_a_net_that_is_named_often_is_built_once(
+    images: Path, tmp_path: Path, known: list[Offer]
+) -> None:
+    server = Server(known, net=["moon-mlp"] * 500)
+    tracemalloc.start()
+    assert told(site(images, tmp_path / "home"), server.train()).fault == ""
+    tracemalloc.stop()
+    from protofed.experiment.federation import build_nets
+
+    assert len({id(net) for net in build_nets(server.experiment, 2)}) == 1
+
+
+def test_a_server_cannot_have_images_packed_in_every_size(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = site(images, tmp_path / "home")
+    faults = [
+        told(desk, Ask("describe", json.dumps({**INQUIRY, "side": side}))).fault
+        for side in (16, 16, 17, 18, 19, 20, 21, 16)
+    ]
+    assert [bool(fault) for fault in faults] == [False] * 5 + [True] * 2 + [False]
+    assert "more than 4 sizes in a day" in faults[5]
+    again = site(images, tmp_path / "home")
+    assert told(again, Ask("describe", json.dumps({**INQUIRY, "side": 22}))).fault
+    assert told(again, Ask("describe", json.dumps({**INQUIRY, "side": 1024}))).fault
+
+
 def test_a_run_stays_what_it_was_about(images: Path, tmp_path: Path, known: list[Offer]) -> None:
     desk = site(images, tmp_path / "home")
     assert told(desk, Server(known).train()).fault == ""
@@ -196,6 +281,10 @@ def test_a_spec_cannot_point_at_a_place_on_the_site(
         spec = {**brief["spec"], "data": data}
         forged = json.dumps({**brief, "spec": spec})
         assert "not those of the sites" in told(desk, server.train(brief=forged)).fault
+    for lacking in ("revision", "domains"):
+        part = {name: v for name, v in brief["spec"]["data"].items() if name != lacking}
+        forged = json.dumps({**brief, "spec": {**brief["spec"], "data": part}})
+        assert f"data.{lacking} must be" in told(desk, server.train(brief=forged)).fault
 
 
 def test_what_is_refused_is_on_record_without_filling_the_disk(
@@ -213,16 +302,34 @@ def test_what_is_refused_is_on_record_without_filling_the_disk(
     assert "does not allow fedavg" in line["why"]
 
 
-def test_a_damaged_record_is_told_and_a_line_cut_short_is_not(tmp_path: Path) -> None:
+def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = Ledger(tmp_path)
-    ledger.write(RUN, "s", "train", 0, 0, "m")
-    ledger.write(RUN, "s", "score", 1, 0, "m")
-    whole = ledger.answered.read_bytes()
-    ledger.answered.write_bytes(whole + b'{"run": "ab')
-    assert Ledger(tmp_path).runs[RUN].count_scores() == 1
-    ledger.answered.write_bytes(b"[[[\n" + whole)
-    with pytest.raises(Exception, match="does not know what it has answered"):
-        Ledger(tmp_path)
+    for number in range(3):
+        ledger.write(RUN, "s", "train", number, 0, "m")
+    os.truncate(ledger.answered, ledger.answered.stat().st_size - 20)
+    again = Ledger(tmp_path)
+    assert len(again.runs[RUN].trained) == 2
+    again.write(RUN, "s", "score", 1, 0, "m")
+    last = Ledger(tmp_path)
+    assert last.runs[RUN].count_scores() == 1
+    assert len(last.runs[RUN].trained) == 2
+
+    def full(path: Path, content: bytes) -> None:
+        with path.open("ab") as stream:
+            stream.write(content[:10])
+        raise OSError(28, "No space left on device")
+
+    whole = last.answered.read_bytes()
+    monkeypatch.setattr("protofed.core.disk.append", full)
+    with pytest.raises(ProtofedError, match="cannot be written"):
+        last.write(RUN, "s", "train", 5, 0, "m")
+    assert last.answered.read_bytes() == whole
+    for damage in (b"[[[\n", b"{}\n", b'{"run": 5}\n', b"\xff\n", b"[" * 100_000 + b"\n"):
+        last.answered.write_bytes(damage + whole)
+        with pytest.raises(ProtofedError, match="does not know what it has answered"):
+            Ledger(tmp_path)
 
 
 # --- two thousand questions ---------------------------------------------------------------------
@@ -345,6 +452,8 @@ class Watched(Desk):
         """Not beyond the rounds, not again and again, and no counts."""
         self.see_run(ask)
         assert 0 <= ask.round < STRICT["max_rounds"]
+        record = Ledger(self.home).runs[ask.run]
+        assert len(record.trained[ask.round, ask.leg]) <= 1 + STRICT["max_repeats"]
         asked = self.legs.setdefault((ask.run, ask.round, ask.leg), set())
         asked.add(pack(ask.inbox))
         assert len(asked) <= 1 + STRICT["max_repeats"]

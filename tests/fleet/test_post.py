@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from protofed.core.pack import pack, unpack
 from protofed.engines.post import Letter, Lost, Online, Post
@@ -19,6 +19,7 @@ class Channel:
         self.broken: set[int] = set()
         self.sent: dict[str, tuple[int, bytes]] = {}
         self.seconds: list[float] = []
+        self.forgotten: list[str] = []
 
     def online(self) -> list[Online]:
         """Who is online."""
@@ -42,6 +43,10 @@ class Channel:
             for number, (node, letter) in there.items()
             if node not in self.silent
         }
+
+    def forget(self, letters: Iterable[str]) -> None:
+        """Nobody waits for them any more."""
+        self.forgotten.extend(letters)
 
     def answer(self, node: int, letter: bytes) -> bytes | Lost:
         """One answer."""
@@ -70,6 +75,7 @@ def test_a_silent_site_costs_the_deadline_and_no_more() -> None:
     assert isinstance(answers["site-a"], bytes)
     assert answers["site-b"] == Lost("no answer within 1 s")
     assert {round(seconds) for seconds in channel.seconds} == {1}
+    assert channel.forgotten == ["letter 1"]
 
 
 def test_a_site_that_is_away_is_not_waited_for_unless_it_is_needed() -> None:

@@ -23,6 +23,7 @@ from flwr.app import Message
 from flwr.proto.control_pb2 import StartRunRequest, StartRunResponse
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
 
 from protofed.core.errors import ProtofedError
 from protofed.deploy import flower_server, serve
@@ -95,6 +96,46 @@ def test_whoever_lacks_the_secret_gets_no_further_than_sites_do(
     others = sorted(closed - OWN)
     assert [call(served, path, served.found.secret) for path in others] == [403] * len(others)
     assert (served.folder / "home" / "server" / "secret").stat().st_mode & 0o077 == 0
+
+
+def test_local_users_reach_flower_no_more_than_strangers_do(served: Served) -> None:
+    assert call(served, "/v1/fleet/pull-messages") == 403
+    assert call(served, "/v1/fleet/pull-messages", served.found.secret) != 403
+    before = served.memory()
+    trust = ssl.create_default_context(cafile=served.found.ca)
+    with httpx.Client(verify=trust, trust_env=False, timeout=60) as client:
+        for headers in ({}, {flower_server.SECRET_HEADER: served.found.secret}):
+            with suppress(httpx.HTTPError):  # it hangs up
+                url = f"{served.found.url}/v1/fleet/pull-messages"
+                client.post(url, content=bytes(200 * MB), headers=headers)
+    assert served.memory() - before < 60 * MB
+
+
+def test_parts_of_an_answer_that_nobody_announced_are_not_kept(served: Served) -> None:
+    with served.line(), served.site("north") as site:
+        site.open()
+        before = served.memory()
+        for number in range(5):
+            part = PushObjectRequest(node=site.node, session_id=f"{number}" * MB)
+            with pytest.raises(CallError) as fault:
+                site.client.call("fleet/push-object", part, PushObjectResponse)
+            assert fault.value.status == 413
+        assert served.memory() - before < 30 * MB
+
+
+def test_a_tree_of_millions_of_parts_costs_nothing(served: Served) -> None:
+    with served.line() as line, asking(served, line, "north", MB) as asked:
+        parcel = as_parcel(Message(as_record(b"x"), reply_to=asked.letter.message))
+        for count, status in ((100_000, 413), (7_000_000, 413)):
+            tree = ObjectTree(object_id="a", children=[ObjectTree()] * count)
+            pushed = PushMessagesRequest(
+                node=asked.site.node, messages_list=[parcel.head], message_object_trees=[tree]
+            )
+            began = time.monotonic()
+            with pytest.raises(CallError) as fault:
+                asked.site.client.call("fleet/push-messages", pushed, PushMessagesResponse)
+            assert fault.value.status == status
+            assert time.monotonic() - began < 10
 
 
 def test_no_run_starts_under_another_app_even_for_who_has_the_secret(served: Served) -> None:
@@ -220,6 +261,8 @@ def test_a_site_that_announces_an_answer_and_never_sends_it_holds_up_nobody(
         quick.site.answer(quick.letter, b"here", 0.1)
         assert answer(line, quick, MB) == b"here"
         assert line.answers({slow.number: MB}) == {}
+        line.forget([slow.number])
+        assert (line.sent, line.arriving) == ({}, {})
         assert time.monotonic() - began < 10
 
 
@@ -295,9 +338,17 @@ def test_keys_that_come_and_go_count_without_a_restart(served: Served, tmp_path:
     wait_for(lets_in, 30, 0.5)
     assert "east" in served.found.sites
     assert "aaa.pub is no public key of a site" in served.said("serve")
-    shutil.move(served.keys / "server" / "sites" / "east.pub", tmp_path / "east.pub")
+    east = served.keys / "server" / "sites" / "east.pub"
+    copy = east.with_name("zz-copy.pub")
+    shutil.copy(east, copy)
+    wait_for(lambda: "key of another site, too" in served.said("serve"), 30)
+    shutil.move(east, tmp_path / "east.pub")
+    copy.unlink()
     wait_for(lambda: not lets_in(), 30, 0.5)
+    shutil.move(tmp_path / "east.pub", east)
+    wait_for(lets_in, 30, 0.5)
     odd.unlink()
+    east.unlink()
 
 
 def test_limits_are_written_and_read() -> None:

@@ -17,7 +17,7 @@ from protofed.core.message import Message
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.prototypes import blank
 from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.core.training import STRICT
+from protofed.core.training import STRICT, Training
 
 
 @tree.node
@@ -93,6 +93,10 @@ class Method(Generic[S, C]):
     def needs(self) -> tuple[Need, ...]:
         """What it cannot do without; a run that lacks it is refused before it starts."""
         return ("equal nets",)
+
+    def epochs_per_round(self, training: Training) -> int:
+        """How many epochs a client trains in one round, all legs together."""
+        return training.epochs
 
     def caution(self, net: Net) -> str:
         """What a reader of the scores must know about this method on this net, or nothing."""

@@ -24,7 +24,9 @@ SEAL = len(MAGIC) + hashlib.sha256().digest_size  # bytes before the safetensors
 LENGTH = 8  # bytes of the number with which that file says how long its header is
 LAYOUT = "layout"  # the name under which the arrangement lies among the tensors
 DEEPEST = 40  # levels of a tree; ours have fewer than ten
-MOST_HEADER = 1 << 25  # bytes of a header, which become Python objects of many times their size
+# Bytes of a header or an arrangement, which become Python objects of many times their size: in a
+# file of ours, and in what a stranger sends.
+MOST_HEADER, MOST_SENT_HEADER = 1 << 25, 1 << 22
 
 
 def pack(thing: object) -> bytes:
@@ -40,16 +42,19 @@ def unpack(blob: bytes, most: int | None = None) -> Any:
     """The tree that `pack` was given; only registered nodes are ever built.
 
     Whatever else the bytes are ends in a `ProtofedError`, before memory is taken for what they
-    claim to hold. More than `most` bytes are not read at all.
+    claim to hold. More than `most` bytes are not read at all; give it for what strangers send.
     """
+    header = MOST_HEADER if most is None else MOST_SENT_HEADER
     if most is not None and len(blob) > most:
         raise ProtofedError(f"not a packed tree: {len(blob)} bytes, at most {most} are allowed")
     _check_seal(blob)
     content = memoryview(blob)[SEAL:]
-    _check_header(content)
+    _check_header(content, header)
     try:
         tensors = safetensors.torch.load(bytes(content))
-        layout = tensors[LAYOUT].numpy().tobytes()
+        layout = tensors.pop(LAYOUT).numpy().tobytes()
+        if len(layout) > header:
+            raise ValueError(f"an arrangement of {len(layout)} bytes")
         _check_depth(layout)
         return _build(json.loads(layout), tensors)
     except (SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError) as fault:
@@ -68,10 +73,10 @@ def _check_seal(blob: bytes) -> None:
         raise ProtofedError("not a packed tree: damaged or cut short, its SHA-256 does not agree")
 
 
-def _check_header(content: memoryview) -> None:
+def _check_header(content: memoryview, most: int) -> None:
     """Refuse a header that claims more than is there; the seal alone stops no forger."""
     length = int.from_bytes(content[:LENGTH], "little")
-    if len(content) < LENGTH or length > min(len(content) - LENGTH, MOST_HEADER):
+    if len(content) < LENGTH or length > min(len(content) - LENGTH, most):
         raise ProtofedError(f"not a packed tree: its header claims {length} bytes")
     _check_depth(bytes(content[LENGTH : LENGTH + length]))
 
@@ -106,10 +111,13 @@ def _describe(thing: object, arrays: dict[str, np.ndarray[Any, Any]]) -> list[An
 
 
 def _build(layout: list[Any], tensors: dict[str, Tensor]) -> Any:
-    """The tree that a [kind, content] pair describes."""
+    """The tree that a [kind, content] pair describes.
+
+    Each tensor is taken once: one that is named a thousand times would be copied as often later.
+    """
     kind, content = layout
     if kind == "tensor":
-        return tensors[content]
+        return tensors.pop(content)
     if kind == "value":
         if not isinstance(content, tree.LEAVES):
             raise TypeError(f"a {type(content).__name__} is no value")

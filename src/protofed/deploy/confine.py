@@ -1,13 +1,16 @@
-"""What a process gives up for good, where Linux has Landlock: files it need not read, and TCP.
+"""``python -m protofed.deploy.confine RULES -- MODULE ARGUMENTS``: a module that gives up rights.
 
-Rules hold for the process and all that it starts, and cannot be taken back. Files that are open
-stay open. Elsewhere nothing is given up, and the caller is told so.
+Where Linux has Landlock, a process gives up for good the files it need not touch, or TCP, before it
+loads anything: the rules hold for the thread that makes them and for all that it starts, so they
+come before the first other thread. Elsewhere nothing is given up, and that is said.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
+import runpy
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +23,10 @@ READING = EXECUTE | READ_FILE | READ_DIR
 ALL_TCP = 0b11  # bind and connect, since version 4
 FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}  # by version; 5: ioctl too
 TCP_SINCE = 4
+CANNOT = (
+    "note: this system cannot shut the process that speaks with the server out of the images (that "
+    "takes Linux with Landlock); that it does not read them rests on its code"
+)
 NEEDED = ("/etc", "/lib", "/lib64", "/usr", "/dev/null", "/dev/urandom", "/run/systemd/resolve")
 
 
@@ -50,13 +57,14 @@ def interpreter_folders() -> list[Path]:
     return [*(path.resolve() for path in own), *map(Path, NEEDED)]
 
 
-def read_only(folders: Iterable[Path]) -> bool:
-    """Let this process read below some folders and write nowhere; whether that was possible."""
+def restrict_files(readable: Iterable[Path], writable: Iterable[Path] = ()) -> bool:
+    """Let this process read below some folders, and write below others; whether it was possible."""
     version = landlock_version()
     if not version:
         return False
-    rights = FILE_RIGHTS[min(version, 3)]
-    return _restrict(Ruleset(rights, 0), ctypes.sizeof(ctypes.c_uint64), folders)
+    every = FILE_RIGHTS[min(version, 3)]
+    rules = [(path, READING) for path in readable] + [(path, every) for path in writable]
+    return _restrict(Ruleset(every, 0), ctypes.sizeof(ctypes.c_uint64), rules)
 
 
 def no_tcp() -> bool:
@@ -66,31 +74,59 @@ def no_tcp() -> bool:
     return _restrict(Ruleset(0, ALL_TCP), ctypes.sizeof(Ruleset), ())
 
 
-def _restrict(ruleset: Ruleset, size: int, folders: Iterable[Path]) -> bool:
+def _restrict(ruleset: Ruleset, size: int, rules: Iterable[tuple[Path, int]]) -> bool:
+    if len(list(Path("/proc/self/task").iterdir())) != 1:
+        raise RuntimeError("other threads would keep what this one gives up")
     handle = _call(CREATE_RULESET, ctypes.byref(ruleset), size, 0)
     if handle < 0:
         return False
     try:
-        for folder in folders:
-            _allow_reading(handle, folder)
+        for path, rights in rules:
+            _allow(handle, path, rights)
         ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         return _call(RESTRICT_SELF, handle, 0) == 0
     finally:
         os.close(handle)
 
 
-def _allow_reading(ruleset: int, path: Path) -> None:
+def _allow(ruleset: int, path: Path, rights: int) -> None:
     try:
-        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:  # not on this machine
         return
     try:
-        rights = READING if path.is_dir() else READ_FILE | (WRITE_FILE * (path.name == "null"))
-        rule = PathRule(rights, folder)
+        if not path.is_dir():
+            rights &= READ_FILE | WRITE_FILE
+        if path == Path("/dev/null"):
+            rights |= WRITE_FILE
+        rule = PathRule(rights, place)
         _call(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0)
     finally:
-        os.close(folder)
+        os.close(place)
 
 
 def _call(number: int, *arguments: object) -> int:
     return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
+
+
+def main() -> None:
+    """Give up what the arguments say, then be the module that they name."""
+    parser = argparse.ArgumentParser()
+    for name in ("read", "write"):
+        parser.add_argument(f"--{name}", action="append", default=[], type=Path)
+    parser.add_argument("--no-tcp", action="store_true")
+    parser.add_argument("module", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    module, *arguments = [word for word in given.module if word != "--"]
+    if given.no_tcp:
+        no_tcp()
+    if (given.read or given.write) and not restrict_files(
+        [*interpreter_folders(), *given.read], given.write
+    ):
+        print(CANNOT, flush=True)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

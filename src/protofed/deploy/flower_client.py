@@ -170,7 +170,7 @@ class LetterCollector:
     """Puts a letter together from its objects; refused before more than `most` bytes are taken."""
 
     def __init__(self, tree: ObjectTree, most: int):
-        self.root, self.most = tree.object_id, most
+        self.most = most
         self.names = _object_names(tree, most_objects(most))
         self.left = most + len(self.names) * OBJECT_FRAME
         self.contents: dict[str, bytes] = {}
@@ -216,10 +216,10 @@ def _array_data(objects: list[bytes], most: int) -> bytes:
     chunks = {get_object_id(each): each for each in objects if each is not arrays[0]}
     order = json.loads(get_object_body(arrays[0], Array))["arraychunk_ids"]
     names = get_object_children_ids_from_object_content(arrays[0])
-    parts = [chunks[names[number]] for number in order]
-    if sum(map(len, parts)) > most + len(parts) * OBJECT_FRAME:
+    bodies = [get_object_body(chunks[name], ArrayChunk) for name in names]
+    if len(order) > most_objects(most) or sum(len(bodies[number]) for number in order) > most:
         raise TooLargeError(f"more than {most} bytes")
-    return b"".join(get_object_body(part, ArrayChunk) for part in parts)
+    return b"".join(bodies[number] for number in order)
 
 
 def _kind(content: bytes) -> str:
@@ -237,19 +237,16 @@ def _row_of_bytes(data: bytes) -> bytes:
     return bytes(memoryview(data)[stream.tell() :])
 
 
-def object_count(tree: ObjectTree) -> int:
-    """How many objects a tree has, each counted as often as it stands there."""
-    return sum(1 for _ in _nodes(tree))
+def has_more_objects(tree: ObjectTree, most: int) -> bool:
+    """Whether a tree has more objects than that; it is walked no further."""
+    return any(number >= most for number, _ in enumerate(_nodes(tree)))
 
 
 def _object_names(tree: ObjectTree, most: int) -> list[str]:
     """The names of all objects of a tree, each once."""
-    names: dict[str, None] = {}
-    for node in _nodes(tree):
-        names[node.object_id] = None
-        if len(names) > most:
-            raise TooLargeError(f"more than {most} objects")
-    return list(names)
+    if has_more_objects(tree, most):
+        raise TooLargeError(f"more than {most} objects")
+    return list(dict.fromkeys(node.object_id for node in _nodes(tree)))
 
 
 def _nodes(tree: ObjectTree) -> Iterator[ObjectTree]:

@@ -27,29 +27,35 @@ OPEN = ("/health",)
 FLEET = "/v1/fleet/"
 # The calls of `serve` and `submit`; Flower has fifty more, and nobody here needs them.
 OWN = {
-    *("/v1/control/start-run", "/v1/control/register-node", "/v1/control/unregister-node"),
+    *("/v1/control/start-run", "/v1/control/register-node"),
     *("/v1/runtime/acquire-task", "/v1/runtime/send-task-heartbeat"),
     *("/v1/runtime/pull-task-input", "/v1/runtime/push-task-output", "/v1/runtime/get-nodes"),
     *("/v1/runtime/push-messages", "/v1/runtime/pull-messages"),
     *("/v1/runtime/push-object", "/v1/runtime/pull-object"),
     "/v1/runtime/confirm-message-received",
 }
+MOST_BODY = 6 << 20  # bytes of a request; Flower cuts arrays into pieces of 5 MiB
 MOST_SESSIONS = 10_000  # answers that are on their way into memory at the same time
 
 Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class Guard:
-    """Passes on the calls of sites, and those that bring the secret; all else is answered 403."""
+    """Passes on calls that bring the secret, of any length that ours have; all else is refused.
 
-    def __init__(self, app: App, secret: str):
-        self.app, self.secret = app, secret.encode()
+    In a federation with keys the gate brings it for the sites. Without keys sites call by
+    themselves, and `open_fleet` lets them.
+    """
+
+    def __init__(self, app: App, secret: str, open_fleet: bool):
+        self.app, self.secret, self.open_fleet = app, secret.encode(), open_fleet
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """One request, as ASGI hands it over."""
         if scope["type"] == "lifespan" or (scope["type"] == "http" and self.passes(scope)):
-            await self.app(scope, receive, send)
+            await self.app(scope, bounded(receive), send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 403, "headers": []})
             await send({"type": "http.response.body", "body": b"not for you\n"})
@@ -59,10 +65,26 @@ class Guard:
     def passes(self, scope: Scope) -> bool:
         """Whether a request may reach Flower."""
         path = scope["path"]
-        if path in OPEN or path.startswith(FLEET):
+        if path in OPEN:
+            return True
+        if path.startswith(FLEET) and self.open_fleet:
             return True
         told = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
-        return path in OWN and hmac.compare_digest(told, self.secret)
+        known = hmac.compare_digest(told, self.secret)
+        return known and (path in OWN or path.startswith(FLEET))
+
+
+def bounded(receive: Receive) -> Receive:
+    """A request's body, broken off where it is longer than any of ours."""
+    taken = 0
+
+    async def next_piece() -> MutableMapping[str, Any]:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        return message if taken <= MOST_BODY else {"type": "http.disconnect"}
+
+    return next_piece
 
 
 class ReplyLimits:
@@ -80,9 +102,11 @@ class ReplyLimits:
                 self.left.popitem(last=False)
 
     def takes(self, session: str, size: int) -> bool:
-        """Whether another part of an answer still fits."""
+        """Whether another part of an answer still fits; none does of one that was not announced."""
         with self.lock:
-            self.left[session] = left = self.left.get(session, 0) - size
+            left = self.left.get(session, -1) - size
+            if session in self.left:
+                self.left[session] = left
             return left >= 0
 
 
@@ -97,7 +121,7 @@ def limit_from(text: str) -> int:
     return int(number) if number.isdecimal() and len(number) < 16 else 0
 
 
-def install_guard(secret: str) -> None:
+def install_guard(secret: str, open_fleet: bool) -> None:
     """Put our checks before Flower's own handlers; the places are looked at in the tests."""
     from fastapi import HTTPException
     from flwr.superlink import extensions
@@ -105,7 +129,7 @@ def install_guard(secret: str) -> None:
     from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
-    from protofed.deploy.flower_client import OBJECT_FRAME, most_objects, object_count
+    from protofed.deploy.flower_client import OBJECT_FRAME, has_more_objects, most_objects
 
     limits = ReplyLimits()
     start_run = control_handlers.start_run
@@ -124,11 +148,12 @@ def install_guard(secret: str) -> None:
             raise HTTPException(403, "an answer in the name of another site")
         asked = state.message_ins_store.get(head.reply_to_message_id)
         most = limit_from(asked.metadata.group_id) if asked else 0
-        objects = object_count(tree)
-        if objects > most_objects(most):
+        objects = most_objects(most)
+        if has_more_objects(tree, objects):
             raise HTTPException(413, f"at most {most} bytes are expected")
         answer = push_messages(request, state)
-        limits.begin(answer.session_id, most + objects * OBJECT_FRAME)
+        if answer.objects_to_push:
+            limits.begin(answer.session_id, most + objects * OBJECT_FRAME)
         return answer
 
     def push_part(request: Any, state: Any) -> Any:
@@ -137,7 +162,7 @@ def install_guard(secret: str) -> None:
         return push_object(request, state)
 
     logging.getLogger("uvicorn.access").addFilter(lambda record: False)  # sites ask all the time
-    extensions.get_middleware = lambda: (Middleware(Guard, secret=secret),)
+    extensions.get_middleware = lambda: (Middleware(Guard, secret=secret, open_fleet=open_fleet),)
     control_handlers.start_run = start_ours
     fleet_handlers.push_messages, fleet_handlers.push_object = push_reply, push_part
 
@@ -147,7 +172,7 @@ def main() -> None:
     _, *rest = sys.argv
     *arguments, _, life = rest
     end_with_the_pipe(int(life))
-    install_guard(Path(os.environ[SECRET_FILE]).read_text().strip())
+    install_guard(Path(os.environ[SECRET_FILE]).read_text().strip(), "--insecure" in arguments)
     from flwr.superlink.cli import flower_superlink
 
     sys.argv = ["flower-superlink", *arguments]

@@ -11,6 +11,8 @@ from time import sleep as nap
 
 from protofed.core.errors import ProtofedError
 from protofed.core.lock import alone
+from protofed.data.cache import cache_folder
+from protofed.deploy.confine import interpreter_folders
 from protofed.deploy.ledger import ANSWERED, Ledger
 from protofed.deploy.life import Child, close_all, flower_environment, stop_on_sigterm
 from protofed.deploy.lines import say, some
@@ -40,6 +42,7 @@ def join(site: Site) -> None:
     ):
         (site.home / PID).write_text(str(os.getpid()))
         _introduce(site, images)
+        _tell_of_open_images(site)
         children: dict[str, Child] = {}
         try:
             _supervise(site, Path(place) / "worker.sock", children)
@@ -96,22 +99,43 @@ def _start(what: str, site: Site, socket: Path) -> Child:
         **flower_environment(site.home),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-    words, log = [sys.executable, "-m", *command], site.home / f"{what}.log"
-    return Child(words, env, log, speaks=True)
+    confined = [sys.executable, "-m", "protofed.deploy.confine", *command]
+    return Child(confined, env, site.home / f"{what}.log", speaks=True)
 
 
 def _worker(site: Site, socket: Path) -> list[str]:
+    """The process with the images: it may read and write, and call nobody."""
     policy = ["--policy", str(site.policy)] if site.policy else []
     paths = ["--data", str(site.data), "--home", str(site.home), "--socket", str(socket)]
-    return ["protofed.deploy.worker", "--name", site.name, *paths, *policy]
+    return ["--no-tcp", "--", "protofed.deploy.worker", "--name", site.name, *paths, *policy]
 
 
 def _link(site: Site, socket: Path) -> list[str]:
+    """The process that speaks with the server: it may read its keys, and write to one folder."""
+    folder = site.home / "link"
+    folder.mkdir(exist_ok=True, mode=0o700)
     keys = ["--keys", str(site.keys)] if site.keys else []
-    paths = ["--data", str(site.data), "--home", str(site.home), "--socket", str(socket)]
     most = str(read_policy(site.policy).most_bytes)
-    who = ["--server", site.server, "--name", site.name, "--most", most]
-    return ["protofed.deploy.site_link", *who, *paths, *keys]
+    who = ["--server", site.server, "--name", site.name, "--most", most, *keys]
+    places = ["--folder", str(folder), "--socket", str(socket)]
+    rules = [f"--read={place}" for place in _readable(site, socket)]
+    words = ["protofed.deploy.site_link", *who, *places]
+    return [*rules, f"--write={folder}", "--", *words]
+
+
+def _readable(site: Site, socket: Path) -> list[Path]:
+    """What the link has to read beside Python itself."""
+    return [socket.parent, *([site.keys] if site.keys else [])]
+
+
+def _tell_of_open_images(site: Site) -> None:
+    """Say so where the images lie at a place that the link has to be able to read."""
+    allowed = [*interpreter_folders(), *([site.keys] if site.keys else [])]
+    for images in (site.data, cache_folder()):
+        around = [place for place in allowed if images.resolve().is_relative_to(place.resolve())]
+        if around:
+            say(f"note: {images} lies below {around[0]}, where the process that speaks with the")
+            say("server must be able to read; at another place it would be shut out from it")
 
 
 def _check(site: Site) -> Images:

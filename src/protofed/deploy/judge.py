@@ -35,7 +35,8 @@ from protofed.experiment.submitted import PLACE
 
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 MOST_BRIEF = 1 << 20  # characters
-MOST_ROUNDS, MOST_LEGS, MOST_SIDE, MOST_CLASSES = 1_000_000, 100, 1024, 10_000
+MOST_ROUNDS, MOST_LEGS, MOST_SIDE, MOST_CLASSES = 1_000_000, 100, 512, 10_000
+MOST_SIDES = 4  # sizes of images in a day
 MOST_SITES, MOST_IMAGES = 100_000, 10**9
 LARGEST_WEIGHT = 1e4  # no net that was trained holds a larger one; a forged head may
 QUESTIONS = ("hello", "describe", "train", "score")
@@ -105,6 +106,8 @@ def brief_from(text: str) -> Brief:
     data = spec.get("data")
     if not isinstance(data, dict) or data.get("name") != PLACE:
         raise ProtofedError("a spec whose images are not those of the sites")
+    exact_text("data.revision", data.get("revision"), 1, 64)
+    exact_list("data.domains", data.get("domains"), 1, MOST_SITES)
     classes = exact_list("classes", told["classes"], 1, MOST_CLASSES)
     exact_int("sizes", len(sizes), 1, MOST_SITES)
     experiment = restored(spec)
@@ -164,37 +167,45 @@ class Judge:
         elif record.spec != brief.digest:
             raise ProtofedError("a run of this name was about something else")
         self._allowed(experiment.method, experiment.rounds)
-        if experiment.training.epochs > self.policy.max_epochs:
+        epochs = experiment.method.epochs_per_round(experiment.training)
+        if epochs > self.policy.max_epochs:
             raise ProtofedError(
-                f"{experiment.training.epochs} epochs, but this site's policy allows "
-                f"{self.policy.max_epochs} of a round (max_epochs)"
+                f"{epochs} epochs, but this site's policy allows {self.policy.max_epochs} of a "
+                f"round (max_epochs)"
             )
         if ask.rounds != experiment.rounds or ask.leg >= experiment.method.legs:
             raise ProtofedError("a round or a leg that its spec does not have")
         return record
 
-    def training(self, ask: Ask, record: RunRecord | None, message: str) -> None:
-        """Refuse to train again and again for one round."""
-        known = record.trained.get((ask.round, ask.leg), set()) if record else set()
-        self._repeats(known, message, f"round {ask.round + 1}")
+    def side(self, side: int) -> None:
+        """Refuse another size of images every now and then: each is packed and kept on disk."""
+        sides = self.ledger.sides_today()
+        if side not in sides:
+            if len(sides) >= MOST_SIDES:
+                raise ProtofedError(f"images of more than {MOST_SIDES} sizes in a day")
+            self.ledger.write("", "", "side", side)
 
-    def scoring(self, ask: Ask, brief: Brief, record: RunRecord | None, message: str) -> None:
+    def training(self, ask: Ask, record: RunRecord) -> None:
+        """Refuse to train again and again for one leg; what is answered from memory is free."""
+        self._repeats(len(record.trained.get((ask.round, ask.leg), [])), f"round {ask.round + 1}")
+
+    def scoring(self, ask: Ask, brief: Brief, record: RunRecord, key: str) -> None:
         """Refuse scores that the spec does not ask for, or more than the policy allows."""
         experiment, most = brief.experiment, self.policy.max_scores
         due = ask.round % experiment.evaluate_every == 0 or ask.round == experiment.rounds
         if not due or ask.round < 1:
             raise ProtofedError(f"no score is due after round {ask.round}")
-        known = record.scored.get(ask.round, set()) if record else set()
-        if message in known:
-            return  # the same question has the same answer, which is known there
-        self._repeats(known, message, f"the score of round {ask.round}")
-        if most is not None and (record.count_scores() if record else 0) >= most:
+        known = set(record.scored.get(ask.round, []))
+        if key in known:
+            return  # the same model and state have the same score, which is known there
+        self._repeats(len(known), f"the score of round {ask.round}")
+        if most is not None and record.count_scores() >= most:
             raise ProtofedError(f"this site's policy allows {most} scores of a run (max_scores)")
 
-    def _repeats(self, known: set[str], message: str, what: str) -> None:
-        if message not in known and len(known) > self.policy.max_repeats:
+    def _repeats(self, before: int, what: str) -> None:
+        if before > self.policy.max_repeats:
             raise ProtofedError(
-                f"{what} was asked for with {len(known)} other messages, and this site's policy "
+                f"{what} was asked for {before} times with other messages, and this site's policy "
                 f"allows {self.policy.max_repeats} repeats (max_repeats)"
             )
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     RegisterNodeResponse,
-    UnregisterNodeRequest,
-    UnregisterNodeResponse,
 )
 
 from protofed.core.errors import ProtofedError
@@ -21,59 +18,54 @@ from protofed.deploy.known import look, public_bytes
 LOOK = 2.0  # seconds between two looks at the folder
 
 
-class Registered(NamedTuple):
-    """A site that Flower's server knows."""
-
-    public: bytes
-    node: int
-
-
 class KeyRegistry:
     """The sites whose keys are registered; `tell` is told of files that hold no key."""
 
     def __init__(self, client: FlowerClient, folder: Path, tell: Callable[[str], None]):
         self.client, self.folder, self.tell = client, folder, tell
-        self.known: dict[str, Registered] = {}
+        self.names: tuple[str, ...] = ()  # of the sites that may join
+        self.registered: set[bytes] = set()
         self.refused: dict[str, str] = {}  # why, by the name of a file; told once
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sites that may join."""
-        return tuple(sorted(self.known))
-
     def update(self) -> bool:
-        """Bring Flower's server in line with the folder; whether anything has changed."""
-        found = self._read()
-        changed = False
-        for name in [n for n in self.known if found.get(n) != self.known[n].public]:
-            asked = UnregisterNodeRequest(node_id=self.known.pop(name).node)
-            self.client.call("control/unregister-node", asked, UnregisterNodeResponse)
-            changed = True
-        for name, public in found.items():
-            if name not in self.known:
-                self.known[name] = Registered(public, self._register(name, public))
-                changed = True
-        return changed
+        """Let Flower know of new keys; whether the sites that may join are others than before.
 
-    def _register(self, name: str, public: bytes) -> int:
+        A key that is removed stays known to Flower, which takes none twice: the gate shuts it out.
+        """
+        before, self.names = self.names, ()
+        for name, public in self._read().items():
+            try:
+                if public not in self.registered:
+                    self._register(name, public)
+                    self.registered.add(public)
+                self.names = (*self.names, name)
+            except CallError as fault:
+                self._refuse(name, f"Flower does not take it: {fault}")
+        return self.names != before
+
+    def _register(self, name: str, public: bytes) -> None:
         asked = RegisterNodeRequest(public_key=public, name=name)
-        try:
-            answer = self.client.call("control/register-node", asked, RegisterNodeResponse)
-        except CallError as fault:
-            raise ProtofedError(f"the key of {name} was not taken: {fault}") from fault
-        return int(answer.node_id)
+        self.client.call("control/register-node", asked, RegisterNodeResponse)
 
     def _read(self) -> dict[str, bytes]:
         """The keys of the folder by name; a file that holds none is told of and passed over."""
         found: dict[str, bytes] = {}
         for file in sorted(self.folder.glob("*.pub")):
             held = look(str(file))
-            if held.key:
-                found[file.stem] = public_bytes(held.key)
-            elif self.refused.get(file.name) != held.fault:
-                self.refused[file.name] = held.fault
-                self.tell(f"warning: {file} is no public key of a site: {held.fault}")
+            public = public_bytes(held.key) if held.key else b""
+            if not public:
+                self._refuse(file.stem, held.fault)
+            elif public in found.values():
+                self._refuse(file.stem, "it is the key of another site, too")
+            else:
+                found[file.stem] = public
         return found
+
+    def _refuse(self, name: str, reason: str) -> None:
+        if self.refused.get(name) != reason:
+            self.refused[name] = reason
+            file = self.folder / f"{name}.pub"
+            self.tell(f"warning: {file} is no public key of a site: {reason}")
 
     def follow(self, changed: Callable[[], None], ended: threading.Event) -> None:
         """Follow the folder in the background until `ended`; `changed` is called on each change."""

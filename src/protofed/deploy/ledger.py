@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,12 @@ class RunRecord:
 
     spec: str  # SHA-256 of what the run is about
     begun: float  # seconds since 1970
-    trained: dict[tuple[int, int], set[str]] = field(default_factory=dict)
-    scored: dict[int, set[str]] = field(default_factory=dict)
+    trained: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # each training
+    scored: dict[int, list[str]] = field(default_factory=dict)
 
     def count_scores(self) -> int:
         """How many different scores have left this site."""
-        return sum(len(messages) for messages in self.scored.values())
+        return sum(len(set(keys)) for keys in self.scored.values())
 
 
 class Ledger:
@@ -39,8 +41,16 @@ class Ledger:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.answered, self.refused = home / ANSWERED, home / REFUSED
         self.runs: dict[str, RunRecord] = {}
+        self.sides: dict[int, float] = {}  # of images: when each was last packed for a server
+        self._cut_torn_line()
         for line in self._lines():
             self._take(line)
+
+    def _cut_torn_line(self) -> None:
+        """Cut off what a crash left of a last line, or the next one would be joined to it."""
+        raw = self.answered.read_bytes() if self.answered.exists() else b""
+        if raw and not raw.endswith(b"\n"):
+            os.truncate(self.answered, raw.rfind(b"\n") + 1)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         raw = self.answered.read_bytes().splitlines() if self.answered.exists() else []
@@ -48,19 +58,25 @@ class Ledger:
             try:
                 yield _checked(parse_json(text, f"line {number}"))
             except ProtofedError as fault:
-                if number < len(raw):  # a crash can only cut the last one short
-                    raise ProtofedError(
-                        f"{self.answered}: line {number} is damaged, so that this site does not "
-                        f"know what it has answered\nrestore the file, or move it away to begin "
-                        f"with a new record"
-                    ) from fault
+                raise ProtofedError(
+                    f"{self.answered}: line {number} is damaged, so that this site does not know "
+                    f"what it has answered\nrestore the file, or move it away to begin with a new "
+                    f"record"
+                ) from fault
 
     def _take(self, line: dict[str, Any]) -> None:
+        if line["what"] == "side":
+            self.sides[line["round"]] = line["time"]
+            return
         run = self.runs.setdefault(line["run"], RunRecord(line["spec"], line["time"]))
         if line["what"] == "train":
-            run.trained.setdefault((line["round"], line["leg"]), set()).add(line["message"])
+            run.trained.setdefault((line["round"], line["leg"]), []).append(line["message"])
         elif line["what"] == "score":
-            run.scored.setdefault(line["round"], set()).add(line["message"])
+            run.scored.setdefault(line["round"], []).append(line["message"])
+
+    def sides_today(self) -> set[int]:
+        """The sizes of images that were asked for in the last 24 hours."""
+        return {side for side, when in self.sides.items() if time.time() - when < DAY}
 
     def begun_today(self) -> int:
         """How many runs have begun in the last 24 hours."""
@@ -72,7 +88,12 @@ class Ledger:
         """Put an answer on record, before it leaves this site."""
         line = {"time": round(time.time(), 3), "run": run, "spec": spec, "what": what}
         line |= {"round": number, "leg": leg, "message": message}
-        disk.append(self.answered, (json.dumps(line) + "\n").encode())
+        try:
+            disk.append(self.answered, (json.dumps(line) + "\n").encode())
+        except OSError as fault:  # a full disk: what is not on record does not leave
+            with suppress(OSError):
+                self._cut_torn_line()
+            raise ProtofedError(f"its record cannot be written: {fault.strerror}") from fault
         self._take(line)
 
     def write_refusal(self, run: str, what: str, reason: str) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,18 +17,12 @@ OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds
-    "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's processes: nothing leaves this machine, nothing is installed.
-
-    Flower starts its own processes by name, so that the folder of our interpreter comes first.
-    """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **OFFLINE, "PATH": path, "FLWR_HOME": str(home / "flwr")}
+    """The environment of processes that load Flower: nothing leaves this machine for its makers."""
+    return {**os.environ, **OFFLINE, "FLWR_HOME": str(home / "flwr")}
 
 
 def stop_on_sigterm() -> None:

@@ -32,6 +32,7 @@ class Policy(BaseModel):
     max_repeats: int = Field(default=2, ge=0, strict=True)  # of a round with another message
     max_scores: int | None = Field(default=None, ge=0, strict=True)  # of one run; 0: none
     max_runs_per_day: int | None = Field(default=None, ge=1, strict=True)
+    max_memory_gb: float | None = Field(default=None, gt=0, strict=True)  # of the worker
     max_message_mb: int = Field(default=512, ge=1, le=16_384, strict=True)  # that is taken in
 
     @property
@@ -84,6 +85,11 @@ class Policy(BaseModel):
         rows = tree.map(lambda part: part[enough], table)
         return rows if self.send_counts else replace(rows, counts=torch.ones_like(rows.counts))
 
+    @property
+    def _memory(self) -> str:
+        own = self.max_memory_gb
+        return f"{own:g} GB" if own else "four fifths of the machine's"
+
     def words(self) -> list[str]:
         """The policy for people, a line each."""
         told = "sent" if self.send_counts else "not sent, every prototype says 1"
@@ -99,6 +105,7 @@ class Policy(BaseModel):
             f"epochs of a round: {self.max_epochs} at most",
             f"a round with another message: {plural(self.max_repeats, 'repeat')} at most",
             f"a message: {self.max_message_mb} MB at most",
+            f"memory: {self._memory} at most",
         ]
 
 

@@ -1,8 +1,7 @@
 """The one public port of a federation: TLS outside, and of Flower only what sites need.
 
-Flower serves three interfaces on one port and asks only sites for a key: whoever reaches the other
-two can start runs, which is to run code on the server and at every site. So Flower listens on
-this machine alone, and this gate passes ``POST /v1/fleet/NAME`` on to it and nothing else.
+Flower serves three interfaces on one port and asks only sites for a key. So it listens on this
+machine alone, and this gate passes ``POST /v1/fleet/NAME`` on to it and nothing else.
 """
 
 from __future__ import annotations
@@ -19,17 +18,20 @@ from typing import Any
 import httpx
 
 from protofed.core.errors import printable
+from protofed.deploy.flower_server import SECRET_HEADER
 from protofed.deploy.known import Known
 from protofed.deploy.listening import listen_on
 
 FLEET = re.compile(rb"/v1/fleet/[a-z]+(?:-[a-z]+)*")  # as it was sent, so without any escape
-MOST_BODY = 16 << 20  # bytes; Flower cuts arrays into pieces of 5 MB
+MOST_BODY = 1 << 20  # bytes of a call
+MOST_PART = 6 << 20  # of one that brings a part of an answer: Flower cuts arrays at 5 MiB
+PART = b"/v1/fleet/push-object"
 PIECE_SECONDS, BODY_SECONDS = 30, 300  # between two pieces of a body, and for all of them
 PROBE = b"/health"  # `join --check` asks for it, to see that it is refused
 # What concerns one connection, or could make Flower believe that somebody else is calling.
 OWN = {
     *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
-    *(b"expect", b"forwarded", b"x-real-ip", b"date", b"server"),
+    *(b"expect", b"forwarded", b"x-real-ip", b"date", b"server", SECRET_HEADER.encode()),
 }
 
 Scope = MutableMapping[str, Any]
@@ -54,26 +56,30 @@ def serve(
     ca: Path | None = None,
     sites: Path | None = None,
     ready: Callable[[], None] = lambda: None,
+    secret: str = "",
 ) -> None:
     """Stand at a public address until stopped; `ca` signs for an upstream of ``https://``.
 
     With a folder of the sites' public keys, nobody else gets as far as Flower. `ready` is called
-    when the address can be reached.
+    when the address can be reached. `secret` is what Flower's guard wants to see.
     """
     trust = ssl.create_default_context(cafile=str(ca)) if ca else True
     limits = httpx.Timeout(connect=10, read=120, write=PIECE_SECONDS, pool=120)
     pool = httpx.Limits(max_connections=100)
     # trust_env: a proxy that somebody set for the web has no business between us and Flower.
     client = httpx.AsyncClient(verify=trust, timeout=limits, limits=pool, trust_env=False)
-    gate = Gate(client, upstream.rstrip("/"), Known(sites) if sites else None)
+    gate = Gate(client, upstream.rstrip("/"), Known(sites) if sites else None, secret)
     listen_on(listen, gate, cert, key, ready)
 
 
 class Gate:
     """Passes requests of sites on; everything else is answered 403 and goes no further."""
 
-    def __init__(self, client: httpx.AsyncClient, upstream: str, known: Known | None):
+    def __init__(
+        self, client: httpx.AsyncClient, upstream: str, known: Known | None, secret: str = ""
+    ):
         self.client, self.upstream, self.known = client, upstream, known
+        self.own = [(SECRET_HEADER.encode(), secret.encode())] if secret else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, as ASGI hands it over."""
@@ -94,8 +100,8 @@ class Gate:
         asked = self.client.build_request(
             "POST",
             self.upstream + scope["raw_path"].decode("ascii"),
-            content=body(receive),
-            headers=kept(scope["headers"]),
+            content=body(receive, most_bytes(scope)),
+            headers=[*kept(scope["headers"]), *self.own],
         )
         try:
             answered = await self.client.send(asked, stream=True)
@@ -127,8 +133,15 @@ def check(scope: Scope) -> None:
     if not FLEET.fullmatch(scope["raw_path"]) or scope["query_string"]:
         raise RefusedError(403, "only what sites need is passed on")
     sizes = [int(value) for name, value in scope["headers"] if name == b"content-length"]
-    if any(size > MOST_BODY for size in sizes):  # the server has seen that these are numbers
-        raise RefusedError(413, f"more than {MOST_BODY} bytes")
+    if any(
+        size > most_bytes(scope) for size in sizes
+    ):  # the server has seen that these are numbers
+        raise RefusedError(413, f"more than {most_bytes(scope)} bytes")
+
+
+def most_bytes(scope: Scope) -> int:
+    """How long a request may be."""
+    return MOST_PART if scope["raw_path"] == PART else MOST_BODY
 
 
 def kept(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -142,7 +155,7 @@ def kept(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     ]
 
 
-async def body(receive: Receive) -> AsyncIterator[bytes]:
+async def body(receive: Receive, most: int) -> AsyncIterator[bytes]:
     """What a client sends, as it comes; too much of it, or too slowly, is refused."""
     clock = asyncio.get_running_loop().time
     total, more, end = 0, True, clock() + BODY_SECONDS
@@ -155,8 +168,8 @@ async def body(receive: Receive) -> AsyncIterator[bytes]:
         if message["type"] == "http.disconnect":
             raise RefusedError(400, "hung up")
         total, more = total + len(message["body"]), message["more_body"]
-        if total > MOST_BODY:
-            raise RefusedError(413, f"more than {MOST_BODY} bytes")
+        if total > most:
+            raise RefusedError(413, f"more than {most} bytes")
         yield message["body"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
@@ -191,10 +191,17 @@ class RunChannel:
                 except ProtofedError as fault:
                     found[letter] = Lost(f"its answer was refused: {fault}")
         for letter in [letter for letter in self.arriving if letter in waiting]:
-            if answer := self._arrived(self.arriving[letter]):
+            answer = self._arrived(self.arriving[letter])
+            if answer is not None:
                 found[letter] = answer
-                del self.arriving[letter]
+        self.forget(found)
         return found
+
+    def forget(self, letters: Iterable[str]) -> None:
+        """Let go of what was kept for letters that nobody waits for any more."""
+        for letter in letters:
+            self.sent.pop(letter, None)
+            self.arriving.pop(letter, None)
 
     def _arrived(self, answer: Arriving) -> bytes | Lost | None:
         """An answer, if all of its parts are at the server."""
@@ -212,8 +219,11 @@ class RunChannel:
 
     def _pull(self, name: str, most: int) -> bytes | None:
         asked = PullObjectRequest(node=self.own, run_id=self.run, object_id=name)
-        found = self.client.call(
-            "runtime/pull-object", asked, PullObjectResponse, most + OBJECT_FRAME
+        found = patiently(
+            lambda: self.client.call(
+                "runtime/pull-object", asked, PullObjectResponse, most + OBJECT_FRAME
+            ),
+            PATIENCE,
         )
         return found.object_content if found.object_available else None
 

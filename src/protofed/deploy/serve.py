@@ -241,7 +241,7 @@ def _stand(
         threading.Thread(target=watch, daemon=True).start()
         upstream = f"https://{LOCAL}:{server.port}"
         files = (own / "server.crt", own / "server.key", own / "ca.crt", own / "sites")
-        stand(listen, upstream, *files, ready)
+        stand(listen, upstream, *files, ready, server.secret)
     if not link.running:
         raise ProtofedError(f"Flower's server ended by itself; {log.end()}")
 

@@ -8,9 +8,10 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from protofed.core.errors import ProtofedError, printable
+from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.pack import pack, unpack
 from protofed.core.site import Dataset, Site
@@ -39,6 +40,7 @@ from protofed.experiment.environment import fingerprints
 from protofed.experiment.remote import Offer, place_of, versions
 
 LOG = "worker.log at the site"
+MOST_TRACEBACKS = 50
 
 
 class Seat(NamedTuple):
@@ -67,6 +69,7 @@ class Desk:
         self.name, self.data, self.home, self.policy = name, data, home, policy
         self.ledger = Ledger(home)
         self.judge = Judge(policy, self.ledger)
+        self.broken = 0  # questions that ended in a fault of the program
         self.seats: dict[str, Seat] = {}  # the newest alone
         self.skipped: dict[str, str] = {}  # files that were told of
 
@@ -87,9 +90,10 @@ class Desk:
         except ProtofedError as fault:
             return pack(self._refused(ask, printable(str(fault), 300)))
         except Exception as fault:  # a broken question must not end the worker
-            traceback.print_exc()
-            say(f"{_title(ask)}{type(fault).__name__}, see {self.home / 'worker.log'}")
-            return pack(refusal_to(ask, f"{type(fault).__name__}, see {LOG}"))
+            self.broken += 1
+            if self.broken <= MOST_TRACEBACKS:  # a server that wants to fill the disk cannot
+                traceback.print_exc()
+            return pack(self._refused(ask, f"{type(fault).__name__}, see {LOG}"))
 
     def _refused(self, ask: Ask, reason: str) -> Answer:
         """A refusal, told here and put on record."""
@@ -105,6 +109,7 @@ class Desk:
         """What this site offers; a run that its policy forbids is refused here already."""
         inquiry = inquiry_from(ask.brief)
         self.judge.inquiry(inquiry)
+        self.judge.side(inquiry.side)
         domain, classes = self._images(inquiry.side)
         counts = domain.train.labels.bincount(minlength=len(classes)).tolist()
         held = {name: count for name, count in zip(classes, counts, strict=True) if count}
@@ -135,12 +140,13 @@ class Desk:
         self.skipped = skipped
         return domain, classes
 
-    def _seat(self, ask: Ask) -> tuple[Seat, RunRecord | None]:
+    def _seat(self, ask: Ask) -> tuple[Seat, RunRecord]:
         """The place in a run that a question is about, if the run may be; the newest is kept."""
         brief = self.seats[ask.brief].brief if ask.brief in self.seats else brief_from(ask.brief)
         record = self.judge.run(ask, brief)
         if ask.brief not in self.seats:
             experiment = brief.experiment
+            self.judge.side(experiment.data.side)
             domain, classes = self._images(experiment.data.side)
             if list(classes) != brief.classes:
                 raise ProtofedError("its classes are not those that were agreed on")
@@ -154,47 +160,55 @@ class Desk:
         return self.seats[ask.brief], record
 
     def _train(self, ask: Ask) -> Answer:
-        """A leg of training; asked again, the answer is the one given before."""
+        """A leg of training; asked again from the same state, the answer is the one given before.
+
+        The policy is applied on the way out, so that one that was tightened holds for old replies.
+        """
         seat, record = self._seat(ask)
         if seat.own is None:
             raise ProtofedError("is left out of the training")
-        asked = hashlib.sha256(pack(ask.inbox)).hexdigest()
+        check_inbox(ask.inbox, seat.own)
         store = Store(self.home, ask)
-        before = store.at(ask)
-        if before is None or before.asked != asked:
-            self.judge.training(ask, record, asked)
-            check_inbox(ask.inbox, seat.own)
-            self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, asked)
-            before = self._trained(ask, seat, seat.own, store, asked)
-        return answer_to(ask, reply=before.reply)
-
-    def _trained(self, ask: Ask, seat: Seat, site: Site, store: Store, asked: str) -> Kept:
-        """What comes of a leg, which is kept."""
         last = store.before(ask)
-        state = last.state if last else seat.method.init_client(site)
+        state = last.state if last else seat.method.init_client(seat.own)
+        key = _key(ask.inbox, state)
+        kept = store.at(ask, key)
+        if kept is None:
+            self.judge.training(ask, record)
+            self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, key)
+            kept = self._trained(ask, seat, seat.own, state)
+            store.keep(ask, key, kept)
+        return answer_to(ask, reply=self.policy.filtered(kept.reply))
+
+    def _trained(self, ask: Ask, seat: Seat, site: Site, state: Any) -> Kept:
+        """What comes of a leg."""
         began = time.monotonic()
         with torch_threads(seat.brief.experiment.threads):
             reply, after = attempt(seat.method, site, ask.inbox, state, ask.step)
-        kept = Kept(asked, self.policy.filtered(reply), after)
-        store.keep(ask, kept)
         _tell_trained(ask, reply.fault, time.monotonic() - began)
-        return kept
+        return Kept(reply, after)
 
     def _score(self, ask: Ask) -> Answer:
         """The right answers on this site's test images: of the product, or of its own model."""
         seat, record = self._seat(ask)
         site = seat.own if seat.method.personal and seat.own else seat.server
-        asked = hashlib.sha256(pack(ask.inbox)).hexdigest()
-        self.judge.scoring(ask, seat.brief, record, asked)
         check_inbox(ask.inbox, site)
-        check_test_counts(seat.test.labels, self.policy)
         last = Store(self.home, ask).before(ask) if site is seat.own else None
         state = last.state if last else seat.method.init_client(site)
+        key = _key(ask.inbox, state)
+        self.judge.scoring(ask, seat.brief, record, key)
+        check_test_counts(seat.test.labels, self.policy)
+        # On record before it is looked at: a refusal tells something of the answers, too.
+        self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=key)
         with torch_threads(seat.brief.experiment.threads):
             check_answers(seat.method, site, ask.inbox, state, seat.test, self.policy)
             counted = tally(seat.method, site, ask.inbox, state, seat.test)
-        self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=asked)
         return answer_to(ask, told=tallies_to(counted))
+
+
+def _key(inbox: Message, state: Any) -> str:
+    """What an answer follows from: the message, and the state that it meets."""
+    return hashlib.sha256(pack([inbox, state])).hexdigest()
 
 
 def _run_of(ask: Ask) -> str:

@@ -1,82 +1,107 @@
-"""A site's private states on its own disk, by run, round and leg."""
+"""A site's private states on its own disk, by run, round and leg, and the replies beside them."""
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.disk import write_whole
+from protofed.core.disk import write_json, write_whole
 from protofed.core.errors import ProtofedError
 from protofed.core.pack import pack, unpack
+from protofed.deploy.judge import RUN_NAME
 from protofed.engines.wire import Ask
 
 KEPT_RUNS = 8  # of which a site keeps states; the longest untouched ones go first
-NAME = re.compile(r"[0-9a-f]{8,64}")
+LINEAGE = "lineage.json"
+Leg = tuple[int, int]
 
 
 class Kept(NamedTuple):
-    """What a site has kept of one leg: which question it was, its reply, its state after it."""
+    """What a site has kept of one leg: its reply, before the policy, and its state after it."""
 
-    asked: str  # SHA-256 of the message
     reply: Any
     state: Any
 
 
 class Store:
-    """The states of one run; whatever the coordinator repeats, a round begins with the same one."""
+    """The states of one run: what was made in each leg, and which of it the session stands on.
+
+    A leg that is asked for with the same message, from the same state, has the reply that it had
+    before, also in a later session. A session that goes back to an earlier round stands on the
+    states of before that round, whatever was made after it.
+    """
 
     def __init__(self, home: Path, ask: Ask):
-        if not NAME.fullmatch(ask.run) or not NAME.fullmatch(ask.session):
+        if not RUN_NAME.fullmatch(ask.run) or not RUN_NAME.fullmatch(ask.session):
             raise ProtofedError("not the name of a run")
         self.folder = home / "runs" / ask.run
         if not self.folder.exists():
             self.folder.mkdir(parents=True, mode=0o700)
             _drop_old(self.folder.parent)
-        self._begin(ask)
+        self.lineage = self._continued(ask)
 
-    def _begin(self, ask: Ask) -> None:
-        """Drop states of a session that the coordinator has gone back behind."""
-        session = self.folder / "session"
-        if session.exists() and session.read_text() == ask.session:
-            return
-        for file in self._files():
-            if _place(file) >= (ask.start, 0):
-                file.unlink()
-        write_whole(session, ask.session.encode())
-
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.safetensors"), key=_place)
-
-    def at(self, ask: Ask) -> Kept | None:
-        """What was kept of just this leg."""
-        file = self._file(ask)
-        return _read(file) if file.exists() else None
+    def _continued(self, ask: Ask) -> dict[Leg, str]:
+        """The legs that the session stands on, each with the key of what was made in it."""
+        try:
+            told = json.loads((self.folder / LINEAGE).read_bytes())
+            session, legs = told["session"], {_leg(name): key for name, key in told["legs"].items()}
+        except (OSError, ValueError, TypeError, KeyError):
+            session, legs = "", {}
+        if session == ask.session:
+            return legs
+        return {leg: key for leg, key in legs.items() if leg < (ask.start, 0)}
 
     def before(self, ask: Ask) -> Kept | None:
-        """What was kept of the newest leg before this one."""
-        older = [file for file in self._files() if _place(file) < (ask.round, ask.leg)]
-        return _read(older[-1]) if older else None
+        """What was made in the newest leg before this one."""
+        for leg in sorted(
+            (leg for leg in self.lineage if leg < (ask.round, ask.leg)), reverse=True
+        ):
+            if kept := self._read(leg, self.lineage[leg]):
+                return kept
+        return None
 
-    def keep(self, ask: Ask, kept: Kept) -> None:
+    def at(self, ask: Ask, key: str) -> Kept | None:
+        """What was made in this leg from the same message and state; the session stands on it."""
+        kept = self._read((ask.round, ask.leg), key)
+        if kept:
+            self._stand_on(ask, key)
+        return kept
+
+    def keep(self, ask: Ask, key: str, kept: Kept) -> None:
         """Write what came of a leg, and drop what no checkpoint can lead back to."""
-        write_whole(self._file(ask), pack(list(kept)))
-        behind = [file for file in self._files() if _place(file) < (ask.floor, 0)]
-        for file in behind[:-1]:
-            file.unlink()
+        write_whole(self._file((ask.round, ask.leg), key), pack(list(kept)))
+        self._stand_on(ask, key)
+        needed = max((leg for leg in self.lineage if leg < (ask.floor, 0)), default=(0, 0))
+        for file, leg in self._files():
+            if leg < min(needed, (ask.floor, 0)):
+                file.unlink(missing_ok=True)
 
-    def _file(self, ask: Ask) -> Path:
-        return self.folder / f"{ask.round}-{ask.leg}.safetensors"
+    def _stand_on(self, ask: Ask, key: str) -> None:
+        self.lineage[ask.round, ask.leg] = key
+        legs = {f"{number}-{leg}": made for (number, leg), made in self.lineage.items()}
+        write_json(self.folder / LINEAGE, {"session": ask.session, "legs": legs})
+
+    def _files(self) -> Iterator[tuple[Path, Leg]]:
+        for file in self.folder.glob("*.safetensors"):
+            yield file, _leg("-".join(file.stem.split("-")[:2]))
+
+    def _file(self, leg: Leg, key: str) -> Path:
+        return self.folder / f"{leg[0]}-{leg[1]}-{key[:32]}.safetensors"
+
+    def _read(self, leg: Leg, key: str) -> Kept | None:
+        """What was kept; nothing of a file that is gone or damaged, which is made again."""
+        try:
+            return Kept(*unpack(self._file(leg, key).read_bytes()))
+        except (OSError, ProtofedError, TypeError):
+            return None
 
 
-def _place(file: Path) -> tuple[int, int]:
-    number, leg = file.stem.split("-")
+def _leg(name: str) -> Leg:
+    number, leg = name.split("-")
     return int(number), int(leg)
-
-
-def _read(file: Path) -> Kept:
-    return Kept(*unpack(file.read_bytes()))
 
 
 def _drop_old(runs: Path) -> None:

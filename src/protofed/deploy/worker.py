@@ -1,8 +1,13 @@
-"""A site's worker: one process that holds torch and the images as long as the site has joined."""
+"""A site's worker: one process that holds torch and the images as long as the site has joined.
+
+`join` starts it by `confine`: where Linux can do that, it cannot call anybody.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import resource
 import sys
 from contextlib import suppress
 from multiprocessing import AuthenticationError
@@ -12,7 +17,6 @@ from pathlib import Path
 from protofed.core.allocator import keep_memory
 from protofed.core.errors import ProtofedError
 from protofed.core.lifeline import end_with_the_pipe
-from protofed.deploy import confine
 from protofed.deploy.hatch import NO_QUESTION, listener
 from protofed.deploy.policy import read_policy
 from protofed.deploy.site import Desk
@@ -27,21 +31,31 @@ def main() -> None:
     end_with_the_pipe(int(given.life))
     keep_memory()
     policy = read_policy(Path(given.policy) if given.policy else None)
+    limit_memory(policy.max_memory_gb)
     desk = Desk(given.name, Path(given.data), Path(given.home), policy)
-    confine.no_tcp()  # whoever got in here could not call anybody; where the system can do that
     with listener(Path(given.socket)) as door:
         while True:
-            # A client app that was killed while it waited: the next one asks again.
+            # A link that was killed while it waited: the next one asks again.
             with suppress(EOFError, OSError, AuthenticationError), door.accept() as connection:
                 _serve(desk, connection)
+
+
+def limit_memory(gigabytes: float | None) -> None:
+    """Let this process take so much memory, or four fifths of the machine's: what a server asks
+    for beyond that is refused as one answer, instead of bringing the machine down.
+    """
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = int(gigabytes * 1e9) if gigabytes else pages * 4 // 5
+    with suppress(ValueError, OSError):  # a lower limit is set already
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _serve(desk: Desk, connection: Connection) -> None:
     letter = connection.recv_bytes(desk.policy.most_bytes)
     try:
         answer = desk.answer(letter)
-    except ProtofedError as fault:  # not even a question
-        print(f"refused: {fault}", file=sys.stderr, flush=True)
+    except (ProtofedError, MemoryError) as fault:  # not even a question
+        print(f"refused: {fault or type(fault).__name__}", file=sys.stderr, flush=True)
         answer = NO_QUESTION
     connection.send_bytes(answer)
 

@@ -48,6 +48,9 @@ class Channel(Protocol):
     def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | Lost]:
         """The answers that have come by now, each once; to each letter, the bytes it may have."""
 
+    def forget(self, letters: Iterable[str]) -> None:
+        """Let go of letters whose answers nobody waits for any more."""
+
 
 class Post:
     """Knows which sites are online, and brings letters to them and answers back.
@@ -103,6 +106,7 @@ class Post:
             if not waiting and (not absent or good >= least):
                 break
             time.sleep(PAUSE)
+        self.channel.forget(waiting)
         missing = dict.fromkeys(absent, Lost("is not online"))
         slow = dict.fromkeys(waiting.values(), Lost(f"no answer within {deadline:g} s"))
         return {**answers, **missing, **slow}

@@ -122,12 +122,13 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     Clients take them in turn. Nets that the method cannot bring together are refused.
     """
     image, method = ImageShape(experiment.data.channels, experiment.data.side), experiment.method
-    names, nets = experiment.nets, []
-    for name in names:
+    names, built = experiment.nets, dict[str, Net]()
+    for name in dict.fromkeys(names):
         net = build(name, classes, image, experiment.seed, experiment.conv)
         with torch.random.fork_rng():
             torch.manual_seed(stream(experiment.seed, "adapt"))
-            nets.append(method.adapt(net, image))
+            built[name] = method.adapt(net, image)
+    nets = [built[name] for name in names]
     if len(set(names)) > 1 and "equal nets" in method.needs:
         raise ProtofedError(
             f"net: {method.about.label} needs the same net at every client, got {', '.join(names)}"

@@ -14,7 +14,8 @@ from pydantic.dataclasses import dataclass
 from protofed.core.message import Message
 from protofed.core.method import About, Method, average
 from protofed.core.site import ClientId, Site, Step
-from protofed.ops.exchange import Exchanging, PhaseEpochs, passed_on, phase
+from protofed.core.training import Training
+from protofed.ops.exchange import Exchanging, PhaseEpochs, passed_on, phase, phase_total
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class FedExg(Method[Exchanging, None]):
     )
 
     phase_epochs: PhaseEpochs = "half"
+
+    def epochs_per_round(self, training: Training) -> int:
+        return phase_total(training, self.phase_epochs)
 
     @property
     def legs(self) -> int:

@@ -21,7 +21,8 @@ from protofed.core.message import Message
 from protofed.core.method import About, Method, Travels
 from protofed.core.model import Model
 from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.ops.exchange import Exchanging, PhaseEpochs, phase
+from protofed.core.training import Training
+from protofed.ops.exchange import Exchanging, PhaseEpochs, phase, phase_total
 from protofed.ops.mutual import mutual_loss
 from protofed.ops.pairing import derangement
 
@@ -48,6 +49,9 @@ class FedMe(Method[Exchanging, Model]):
     phase_epochs: PhaseEpochs = Field(
         default="half", description="a round's epochs: half before the exchange, or all twice"
     )
+
+    def epochs_per_round(self, training: Training) -> int:
+        return phase_total(training, self.phase_epochs)
 
     @property
     def legs(self) -> int:

@@ -21,6 +21,7 @@ from protofed.core.message import Message
 from protofed.core.method import Ablations, About, Method, Need, Travels, average
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.training import Training
 from protofed.ops import disentangle as parts
 from protofed.ops.losses import Reduction, balanced_pull, pull
 from protofed.ops.prototypes import Prototyped, local_prototypes, received
@@ -63,6 +64,9 @@ class FedSeProto(Method[Prototyped, Model]):
     mi_reduction: Reduction = Field(default="mean", description="of Eq. 10: dimensions, pixels")
     proto_dims: Reduction = Field(default="mean", description="of Eq. 13 over dimensions")
     balanced: bool = Field(default=True, description="Eq. 13: classes count alike; or images do")
+
+    def epochs_per_round(self, training: Training) -> int:
+        return training.epochs if self.schedule == "joint" else max(2, training.epochs)
 
     @property
     def personal(self) -> bool:

@@ -18,6 +18,7 @@ from protofed.core.method import Ablations, About, Method, Need, Travels
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.training import Training
 from protofed.ops import exchange, guide
 from protofed.ops.losses import contrast
 
@@ -51,6 +52,9 @@ class PGCT(Method[exchange.Wrapping, Any]):
     proto_mode: guide.Mode = Field(default="weighted", description="weighted: class means, Eq. 2")
     clusters: int = Field(default=3, ge=1, description="of each class, in uniform and multi")
     phase_epochs: exchange.PhaseEpochs = "half"
+
+    def epochs_per_round(self, training: Training) -> int:
+        return exchange.phase_total(training, self.phase_epochs)
 
     @property
     def legs(self) -> int:

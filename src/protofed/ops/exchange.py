@@ -14,6 +14,7 @@ from protofed.core.message import Extra, Message
 from protofed.core.method import AnyMethod, Global
 from protofed.core.model import Model
 from protofed.core.site import ClientId, Site, Step
+from protofed.core.training import Training
 from protofed.ops.pairing import derangement
 
 PhaseEpochs = Annotated[
@@ -97,6 +98,11 @@ def phase(site: Site, step: Step, epochs: PhaseEpochs) -> Site:
         return site
     now = site.training.halves()[step.leg]
     return replace(site, training=replace(site.training, epochs=now))
+
+
+def phase_total(training: Training, epochs: PhaseEpochs) -> int:
+    """The epochs of both legs of a round."""
+    return 2 * training.epochs if epochs == "full" else sum(training.halves())
 
 
 def passed_on(
