@@ -39,6 +39,7 @@ MOST_SESSIONS = 10_000  # answers that are on their way into memory at the same 
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Handler = Callable[..., Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
@@ -121,50 +122,67 @@ def limit_from(text: str) -> int:
     return int(number) if number.isdecimal() and len(number) < 16 else 0
 
 
-def install_guard(secret: str, open_fleet: bool) -> None:
-    """Put our checks before Flower's own handlers; the places are looked at in the tests."""
+class GuardedHandlers:
+    """Flower's own handlers, each behind a check of ours."""
+
+    def __init__(self, start_run: Handler, push_messages: Handler, push_object: Handler):
+        self.start_run, self.push_messages, self.push_object = start_run, push_messages, push_object
+        self.limits = ReplyLimits()
+
+    def start_ours(self, request: Any, *rest: Any, **more: Any) -> Any:
+        """Start a run, if it is under our bundle."""
+        if hashlib.sha256(request.fab.content).hexdigest() != bundle_hash() or request.app_spec:
+            raise _refused(403, "only protofed's own app is started here")
+        return self.start_run(request, *rest, **more)
+
+    def push_reply(self, request: Any, state: Any) -> Any:
+        """Take the head of an answer, if it is the site's own and no longer than was expected."""
+        from protofed.deploy.flower_client import OBJECT_FRAME, has_more_objects, most_objects
+
+        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+            raise _refused(400, "one answer at a time")
+        head, tree = request.messages_list[0].metadata, request.message_object_trees[0]
+        if head.src_node_id != request.node.node_id:
+            raise _refused(403, "an answer in the name of another site")
+        asked = state.message_ins_store.get(head.reply_to_message_id)
+        most = limit_from(asked.metadata.group_id) if asked else 0
+        objects = most_objects(most)
+        if has_more_objects(tree, objects):
+            raise _refused(413, f"at most {most} bytes are expected")
+        answer = self.push_messages(request, state)
+        if answer.objects_to_push:
+            self.limits.begin(answer.session_id, most + objects * OBJECT_FRAME)
+        return answer
+
+    def push_part(self, request: Any, state: Any) -> Any:
+        """Take a part of an answer, if it still fits."""
+        if not self.limits.takes(request.session_id, len(request.object_content)):
+            raise _refused(413, "more than was expected")
+        return self.push_object(request, state)
+
+
+def _refused(status: int, reason: str) -> Exception:
     from fastapi import HTTPException
+
+    return HTTPException(status, reason)
+
+
+def install_guard(secret: str, open_fleet: bool) -> None:
+    """Put our checks before Flower's own handlers; the tests look whether they hold."""
     from flwr.superlink import extensions
     from flwr.superlink.servicer.control import control_handlers
     from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
-    from protofed.deploy.flower_client import OBJECT_FRAME, has_more_objects, most_objects
-
-    limits = ReplyLimits()
-    start_run = control_handlers.start_run
-    push_messages, push_object = fleet_handlers.push_messages, fleet_handlers.push_object
-
-    def start_ours(request: Any, *rest: Any, **more: Any) -> Any:
-        if hashlib.sha256(request.fab.content).hexdigest() != bundle_hash() or request.app_spec:
-            raise HTTPException(403, "only protofed's own app is started here")
-        return start_run(request, *rest, **more)
-
-    def push_reply(request: Any, state: Any) -> Any:
-        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-            raise HTTPException(400, "one answer at a time")
-        head, tree = request.messages_list[0].metadata, request.message_object_trees[0]
-        if head.src_node_id != request.node.node_id:
-            raise HTTPException(403, "an answer in the name of another site")
-        asked = state.message_ins_store.get(head.reply_to_message_id)
-        most = limit_from(asked.metadata.group_id) if asked else 0
-        objects = most_objects(most)
-        if has_more_objects(tree, objects):
-            raise HTTPException(413, f"at most {most} bytes are expected")
-        answer = push_messages(request, state)
-        if answer.objects_to_push:
-            limits.begin(answer.session_id, most + objects * OBJECT_FRAME)
-        return answer
-
-    def push_part(request: Any, state: Any) -> Any:
-        if not limits.takes(request.session_id, len(request.object_content)):
-            raise HTTPException(413, "more than was expected")
-        return push_object(request, state)
-
     logging.getLogger("uvicorn.access").addFilter(lambda record: False)  # sites ask all the time
-    extensions.get_middleware = lambda: (Middleware(Guard, secret=secret, open_fleet=open_fleet),)
-    control_handlers.start_run = start_ours
-    fleet_handlers.push_messages, fleet_handlers.push_object = push_reply, push_part
+    guarded = GuardedHandlers(
+        control_handlers.start_run, fleet_handlers.push_messages, fleet_handlers.push_object
+    )
+    control_handlers.start_run = guarded.start_ours
+    fleet_handlers.push_messages = guarded.push_reply
+    fleet_handlers.push_object = guarded.push_part
+    guard = Middleware(Guard, secret=secret, open_fleet=open_fleet)
+    extensions.get_middleware = lambda: (guard,)
 
 
 def main() -> None:
