@@ -65,10 +65,8 @@ def test_one_address_cannot_keep_the_others_out(patient: Gate) -> None:
         assert patient.site(ELSEWHERE) == 200
         with pytest.raises(OSError):  # noqa: PT011, several ways to see that it was hung up on
             patient.site(HERE)
-    began = time.monotonic()
     assert soon(lambda: patient.connections() == 0)
     assert patient.site(HERE) == 200
-    assert time.monotonic() - began < 5
 
 
 def test_no_more_than_the_stated_connections_are_held(patient: Gate) -> None:
