@@ -268,6 +268,26 @@ def test_a_site_that_announces_an_answer_and_never_sends_it_holds_up_nobody(
         assert (line.sent, line.arriving) == ({}, {})
 
 
+def test_a_server_that_dies_while_an_answer_comes_in_is_no_fault_of_the_site(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the round would be scored without that site, and that would be on record."""
+    with served.line() as line, asking(served, line, "north", MB) as asked:
+        asked.site.answer(asked.letter, b"here", 0.1)
+        call = line.client.call
+
+        def dying(name: str, *rest: Any) -> Any:
+            if name == "runtime/pull-object":
+                raise CallError(0, "Connection refused")
+            return call(name, *rest)
+
+        monkeypatch.setattr("protofed.deploy.run_channel.PATIENCE", 0.1)
+        monkeypatch.setattr(line.client, "call", dying)
+        with pytest.raises(ProtofedError, match="the server on this machine has ended"):
+            answer(line, asked, MB)
+        monkeypatch.undo()
+
+
 def test_a_site_waits_for_the_parts_of_a_letter_that_is_still_being_handed_in(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

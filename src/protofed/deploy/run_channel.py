@@ -49,6 +49,7 @@ from protofed.core.errors import ProtofedError, printable
 from protofed.deploy.app_bundle import app_bundle, bundle_hash
 from protofed.deploy.flower_client import (
     OBJECT_FRAME,
+    CallError,
     FlowerClient,
     LetterCollector,
     Protobuf,
@@ -69,6 +70,10 @@ REASONS = {  # Flower's numbers of errors
     5: "it went offline",
     6: "it refused the message",
 }
+
+
+class ServerGoneError(ProtofedError):
+    """The server itself does not answer any more: no site is to be blamed for that."""
 
 
 class Arriving(NamedTuple):
@@ -125,8 +130,8 @@ class RunChannel:
     def _call(self, name: str, asked: Protobuf, kind: type[T], most: int = 1 << 24) -> T:
         try:
             return patiently(lambda: self.client.call(name, asked, kind, most), PATIENCE)
-        except ProtofedError as fault:
-            raise ProtofedError(f"{GONE}: {fault}") from fault
+        except CallError as fault:
+            raise ServerGoneError(f"{GONE}: {fault}") from fault
 
     def online(self) -> list[Online]:
         """The sites that are connected now; without a name those without a registered key."""
@@ -207,6 +212,8 @@ class RunChannel:
         """An answer, if all of its parts are at the server."""
         try:
             letter = answer.parts.collect(self._pull)
+        except ServerGoneError:
+            raise
         except ProtofedError as fault:
             return Lost(f"its answer was refused: {fault}")
         if letter is not None:
@@ -219,12 +226,7 @@ class RunChannel:
 
     def _pull(self, name: str, most: int) -> bytes | None:
         asked = PullObjectRequest(node=self.own, run_id=self.run, object_id=name)
-        found = patiently(
-            lambda: self.client.call(
-                "runtime/pull-object", asked, PullObjectResponse, most + OBJECT_FRAME
-            ),
-            PATIENCE,
-        )
+        found = self._call("runtime/pull-object", asked, PullObjectResponse, most + OBJECT_FRAME)
         return found.object_content if found.object_available else None
 
 
