@@ -14,13 +14,13 @@ from torch import Tensor
 from benchmarks.serve import Round
 from benchmarks.workloads import CHANNELS, CLASSES, MEAN, PAD, STD, Workload, make_images, make_net
 from protofed.core import tree
-from protofed.core.allocator import keep_memory
+from protofed.core.allocator import tune_malloc
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
-from protofed.core.site import SERVER, ClientId, Dataset, Pixels, Site, Step
-from protofed.data.transforms import Augment
+from protofed.core.site import SERVER, ArrayDataset, ClientId, PixelTransform, RoundContext, Site
+from protofed.data.transforms import ImageTransform
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Mail, run_round
 from protofed.engines.workers import WorkerEngine
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fpl import FPL
@@ -32,22 +32,24 @@ ROUNDS = 1_000_000  # more than are ever asked for
 class Counter:
     """Counts the batches and images that training really takes."""
 
-    pixels: Pixels
+    pixels: PixelTransform
     steps: int = 0
     samples: int = 0
 
-    def train(self, images: Tensor, draw: torch.Generator) -> Tensor:
+    def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
         self.steps, self.samples = self.steps + 1, self.samples + len(images)
-        return self.pixels.train(images, draw)
+        return self.pixels.augment(images, draw)
 
-    def test(self, images: Tensor) -> Tensor:
-        return self.pixels.test(images)
+    def normalize(self, images: Tensor) -> Tensor:
+        return self.pixels.normalize(images)
 
 
 class Counts(Method[Any, Any]):
     """Reports with each reply how much was trained, from whichever process it was."""
 
-    def train(self, site: Site, inbox: Message, state: Any, step: Step) -> tuple[Message, Any]:
+    def train(
+        self, site: Site, inbox: Message, state: Any, step: RoundContext
+    ) -> tuple[Message, Any]:
         counter = Counter(site.pixels)
         reply, state = super().train(replace(site, pixels=counter), inbox, state, step)
         counts = {"steps": counter.steps, "samples": counter.samples}
@@ -72,14 +74,14 @@ def make_sites(work: Workload) -> tuple[Site, dict[ClientId, Site]]:
         domain="",
         classes=CLASSES,
         net=make_net(work),
-        pixels=Augment(mean=MEAN, std=STD, channels=CHANNELS, pad=PAD, flip=True),
-        train=Dataset(torch.zeros(0, 1, 1, 3, dtype=torch.uint8), torch.zeros(0).long()),
+        pixels=ImageTransform(mean=MEAN, std=STD, channels=CHANNELS, pad=PAD, flip=True),
+        train=ArrayDataset(torch.zeros(0, 1, 1, 3, dtype=torch.uint8), torch.zeros(0).long()),
         training=work.training,
         seed=0,
         sizes=dict(enumerate(work.sizes)),
     )
     sites = {
-        client: replace(server, id=client, train=Dataset(*make_images(work, client)))
+        client: replace(server, id=client, train=ArrayDataset(*make_images(work, client)))
         for client in range(len(work.sizes))
     }
     return server, sites
@@ -99,7 +101,7 @@ def serve(
 ) -> None:
     """Play the rounds that are asked for."""
     torch.set_num_threads(1)
-    keep_memory()  # as the runner does
+    tune_malloc()  # as the runner does
     chosen = METHODS[method]()
     server_site, sites = make_sites(work)
     server = chosen.init_server(server_site)
@@ -112,10 +114,8 @@ def serve(
                 heard.extend(received.values())
 
             before, began = server, time.perf_counter()
-            step = Step(number, ROUNDS)
-            server = play_round(
-                chosen, server_site, server, made, work.chosen(number), step, listen
-            )
+            step = RoundContext(number, ROUNDS)
+            server = run_round(chosen, server_site, server, made, work.chosen(number), step, listen)
             seconds = time.perf_counter() - began
             moved = float(tree.squared_distance(before.model.weights, server.model.weights).sqrt())
             tell(_round(heard, seconds, moved))

@@ -27,11 +27,11 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.rng import rng
-from protofed.core.site import Dataset
-from protofed.core.tally import tally
+from protofed.core.site import ArrayDataset
+from protofed.core.tally import count_correct
 from protofed.core.threads import torch_threads
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.cluster import finch
+from protofed.ops.cluster import finch_clusters
 
 
 def alternate(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def clusters(repeats: int, count: int, width: int = 512) -> dict[str, Any]:
     """FINCH on random points, ours against finch-clust."""
     points = torch.randn(count, width, generator=rng("finch", count))
     array = points.numpy()
-    calls: dict[str, Callable[[], object]] = {"ours": lambda: finch(points)}
+    calls: dict[str, Callable[[], object]] = {"ours": lambda: finch_clusters(points)}
     skipped = {}
     if find_spec("finch") is None:
         skipped["finch-clust"] = "not installed: pip install 'protofed[bench]'"
@@ -91,12 +91,12 @@ def clusters(repeats: int, count: int, width: int = 512) -> dict[str, Any]:
 def scoring(repeats: int, images: int) -> dict[str, Any]:
     """Samples a second of scoring a CNN on one core, ours against batches of 64 as trained."""
     site, _ = make_sites(WORKLOADS["w1"].small())
-    test = Dataset(*draw_images(images, rng("scoring")))
-    method, message = FedAvg(), Message(model=site.fresh())
-    ready = TensorDataset(site.pixels.test(test.images).contiguous(), test.labels)
+    test = ArrayDataset(*draw_images(images, rng("scoring")))
+    method, message = FedAvg(), Message(model=site.initial_model())
+    ready = TensorDataset(site.pixels.normalize(test.images).contiguous(), test.labels)
     loader = DataLoader(ready, batch_size=64)
     calls = {
-        "ours": lambda: tally(method, site, message, None, test),
+        "ours": lambda: count_correct(method, site, message, None, test),
         "plain": lambda: plain_scores(site.net, loader),
     }
     return {"work": f"{images} images, lsa-cnn", "samples": images, **alternate(calls, repeats)}

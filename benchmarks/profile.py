@@ -15,8 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import peak
 from benchmarks.ours import METHODS, make_sites
 from benchmarks.workloads import WORKLOADS
-from protofed.core.allocator import keep_memory
-from protofed.core.site import Site, Step
+from protofed.core.allocator import tune_malloc
+from protofed.core.site import RoundContext, Site
 
 # what a kernel's name begins with -> the line of the table it counts in
 PARTS = {
@@ -47,10 +47,12 @@ def seconds_of(site: Site, method: str) -> tuple[Counter[str], int]:
     """CPU seconds of one client's round by part, and the images it took."""
     chosen, images = METHODS[method](), site.training.epochs * len(site.train)
     server = chosen.init_server(site)
-    reply, _ = chosen.train(site, chosen.publish(server), None, Step(0, 2))  # warm, and for a merge
-    inbox = chosen.publish(chosen.merge(site, server, {site.id: reply}, Step(0, 2)))
+    reply, _ = chosen.train(
+        site, chosen.publish(server), None, RoundContext(0, 2)
+    )  # warm, and for a merge
+    inbox = chosen.publish(chosen.merge(site, server, {site.id: reply}, RoundContext(0, 2)))
     with profile(activities=[ProfilerActivity.CPU]) as watched:
-        chosen.train(site, inbox, None, Step(1, 2))
+        chosen.train(site, inbox, None, RoundContext(1, 2))
     found: Counter[str] = Counter()
     for event in watched.key_averages():
         found[part_of(event.key)] += event.self_cpu_time_total / 1e6
@@ -61,7 +63,7 @@ def main() -> None:
     name, method = [*sys.argv[1:], *("w1", "fedavg")[len(sys.argv) - 1 :]]
     work = WORKLOADS[name]
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     _, sites = make_sites(replace(work, sizes=work.sizes[-1:], share=1.0))
     seconds, images = seconds_of(sites[0], method)
     best, flops = peak.measure(1, PEAK_SECONDS), peak.flops_of_sample(work)

@@ -27,13 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.core.allocator import keep_memory
+from protofed.core.allocator import tune_malloc
 from protofed.core.message import Message
-from protofed.core.model import Model, Net, Out
-from protofed.core.site import Site, Step
+from protofed.core.model import Model, Net, NetOutput
+from protofed.core.site import RoundContext, Site
 from protofed.core.threads import torch_threads
-from protofed.experiment.federation import assemble
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.federation import build_federation
+from protofed.experiment.parse import parse_experiment
 from protofed.methods.fedavg import FedAvg
 
 STEPS = {"lsa-cnn": 8, "resnet10": 1}  # in one sample
@@ -104,8 +104,8 @@ class OwnSite:
             owner, _, part = name.rpartition(".")
             self.net.get_submodule(owner)._parameters[part] = nn.Parameter(leaf)
 
-    def run(self, model: Model, x: Tensor) -> Out:
-        out: Out = self.net(x)
+    def forward_train(self, model: Model, x: Tensor) -> NetOutput:
+        out: NetOutput = self.net(x)
         return out
 
 
@@ -120,9 +120,11 @@ def fit_in(way: Way, site: Site, start: Model) -> Model:
     optimiser = way.optimiser([vector] if way.flat else free)
     total = torch.zeros(())
     with way.around():
-        for batch in site.batches(Step(0, 1)):
+        for batch in site.batches(RoundContext(0, 1)):
             optimiser.zero_grad(set_to_none=way.to_none)
-            value = F.cross_entropy(caller.run(model, way.inputs(batch.x)).logits, batch.y)
+            value = F.cross_entropy(
+                caller.forward_train(model, way.inputs(batch.x)).logits, batch.y
+            )
             value.backward()
             optimiser.step()
             total += value.detach()
@@ -184,14 +186,14 @@ def measure(net: str, repeats: int, batch: int) -> dict[str, list[float]]:
         "partition": {"kind": "shares", "clients": 4, "samples": 512},
         "training": {"epochs": 1, "batch": batch},
     }
-    site = assemble(experiment_from(raw)).sites[3]
+    site = build_federation(parse_experiment(raw)).sites[3]
     rows = torch.arange(steps * batch) % len(site.train)
-    site = replace(site, train=site.train.rows(rows))
-    start, convolve = site.fresh(), best_convolution()
+    site = replace(site, train=site.train.take(rows))
+    start, convolve = site.initial_model(), best_convolution()
     works: dict[str, Callable[[], object]] = {
-        "today": lambda: FedAvg().train(site, Message(model=start), None, Step(0, 1)),
+        "today": lambda: FedAvg().train(site, Message(model=start), None, RoundContext(0, 1)),
         **{name: partial(fit_in, way, site, start) for name, way in WAYS.items()},
-        "batches alone": lambda: list(site.batches(Step(0, 1))),
+        "batches alone": lambda: list(site.batches(RoundContext(0, 1))),
         "convolution": convolve,
     }
     seconds: dict[str, list[float]] = {name: [] for name in works}
@@ -242,6 +244,6 @@ if __name__ == "__main__":
         main(*chosen)
     else:
         if given[3] == "kept":
-            keep_memory()
+            tune_malloc()
         with torch_threads(1):
             print(json.dumps(measure(*chosen)))

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from protofed.core.model import ImageShape
 from protofed.core.threads import torch_threads
-from protofed.nets import Convolution, build
-from protofed.nets.winograd import convolve
+from protofed.nets import Convolution, build_net
+from protofed.nets.winograd import winograd_conv2d
 
 LAYERS = ((64, 32), (128, 16), (256, 8), (512, 4), (128, 14), (256, 7))  # channels, side
 LAST = torch.channels_last
@@ -28,7 +28,7 @@ LAST = torch.channels_last
 
 def step(conv: Convolution, name: str, side: int, batch: int) -> Callable[[], None]:
     """Forward, backward and SGD of a net on one batch of noise."""
-    net = build(name, 10, ImageShape(3, side), seed=0, conv=conv)
+    net = build_net(name, 10, ImageShape(3, side), seed=0, conv=conv)
     x = torch.randn(batch, 3, side, side).contiguous(memory_format=LAST)
     y = torch.arange(batch) % 10
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
@@ -72,7 +72,7 @@ def compare(title: str, repeats: int, one: Callable[[], None], other: Callable[[
 
 def gradient(conv: Convolution, last: bool, dtype: torch.dtype, seed: int) -> Tensor:
     """Of all weights of a new resnet10 on 16 images of noise, in one vector."""
-    net = build("resnet10", 10, ImageShape(3, 32), seed=seed, conv=conv).to(dtype)
+    net = build_net("resnet10", 10, ImageShape(3, 32), seed=seed, conv=conv).to(dtype)
     x = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(seed)).to(dtype)
     x = x.contiguous(memory_format=LAST) if last else x
     loss = F.cross_entropy(net(x).logits, torch.arange(16) % 10)
@@ -101,7 +101,7 @@ def main(repeats: int, name: str, side: int, batch: int) -> None:
     for channels, size in LAYERS:
         ways = [
             layer(lambda x, w: F.conv2d(x, w, padding=1), channels, size, batch),
-            layer(convolve, channels, size, batch),
+            layer(winograd_conv2d, channels, size, batch),
         ]
         compare(f"{channels} channels at {size} x {size}", repeats, *ways)
     steps = [step("direct", name, side, batch), step("winograd", name, side, batch)]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from protofed.core.model import ImageShape, Net
-from protofed.core.rng import rng, stream
+from protofed.core.rng import rng, stream_seed
 from protofed.core.training import Training
-from protofed.nets import build
+from protofed.nets import build_net
 
 CLASSES, SIDE, CHANNELS, PAD = 10, 32, 3, 4
 SMALL_CNN = "small-cnn"  # two 5x5 convolutions without padding, three linear layers, 1.14 M weights
@@ -42,7 +42,7 @@ class Workload:
 
     def chosen(self, number: int) -> list[int]:
         """Who trains in a round."""
-        draw = random.Random(stream("benchmark", self.name, number))
+        draw = random.Random(stream_seed("benchmark", self.name, number))
         return sorted(draw.sample(range(len(self.sizes)), self.participants))
 
     def expected(self) -> tuple[int, int]:
@@ -85,9 +85,9 @@ WORKLOADS = {
 def make_net(work: Workload) -> Net:
     """The net that every system begins with."""
     if work.net != SMALL_CNN:
-        return build(work.net, CLASSES, ImageShape(CHANNELS, SIDE), seed=0)
+        return build_net(work.net, CLASSES, ImageShape(CHANNELS, SIDE), seed=0)
     with torch.random.fork_rng():
-        torch.manual_seed(stream("benchmark", SMALL_CNN))
+        torch.manual_seed(stream_seed("benchmark", SMALL_CNN))
         encoder = nn.Sequential(
             *(nn.Conv2d(CHANNELS, 32, 5), nn.MaxPool2d(2), nn.ReLU()),
             *(nn.Conv2d(32, 64, 5), nn.MaxPool2d(2), nn.ReLU()),

@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def warm_up(folder: Path) -> None:
     """Run here once, so that every fork finds images and torch's late imports in memory."""
-    from protofed.experiment.parse import experiment_from, set_field
+    from protofed.experiment.parse import parse_experiment, set_field
     from protofed.experiment.runner import run
 
     for name in METHODS:
@@ -69,7 +69,7 @@ def warm_up(folder: Path) -> None:
         for word in Work(name, rounds=1).words(folder)[1:]:
             if "=" in word:
                 raw = set_field(raw, word)
-        run(experiment_from(raw), folder / name, workers=0)
+        run(parse_experiment(raw), folder / name, workers=0)
 
 
 def place() -> str | None:

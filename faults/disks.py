@@ -17,7 +17,7 @@ from typing import Any
 
 from faults import forks
 from faults.work import Work, differences, figures, state, unbroken
-from protofed.experiment.checkpoint import MANIFEST, place_of
+from protofed.experiment.checkpoint import MANIFEST, checkpoint_folder
 from protofed.experiment.rundir import RunDir
 
 WORK = Work("scaffold")
@@ -101,7 +101,7 @@ def readonly(folder: Path, quick: bool) -> dict[str, Any]:
         run, log = place / "run", folder / "log"
         shutil.copytree(whole, run)
         (run / "done").unlink()
-        shutil.rmtree(place_of(run / "checkpoints", WORK.rounds))
+        shutil.rmtree(checkpoint_folder(run / "checkpoints", WORK.rounds))
         may_write(run, able, False)
         failures = refused(forks.call(WORK.again(run), log), run, whole, "read-only")
         may_write(run, able, True)
@@ -121,7 +121,7 @@ def may_write(run: Path, mounted: bool, allowed: bool) -> None:
 def flips(folder: Path, quick: bool) -> dict[str, Any]:
     """One bit of the newest checkpoint flipped, anywhere in its files."""
     whole, draw = unbroken(WORK, folder / "whole").folder, random.Random(0)
-    newest = place_of(whole / "checkpoints", WORK.rounds)
+    newest = checkpoint_folder(whole / "checkpoints", WORK.rounds)
     files = sorted(newest.iterdir())
     missed: list[str] = []
     tried = 100 if quick else FLIPS

@@ -11,7 +11,7 @@ from typing import Any
 from faults import forks
 from faults.work import METHODS, Work, differences, unbroken
 from protofed import methods
-from protofed.experiment.runner import Run
+from protofed.experiment.runner import ExperimentRun
 
 ROUNDS = 3
 
@@ -46,12 +46,12 @@ def one(name: str, own: Path, rounds: tuple[int, ...]) -> list[str]:
 
 def die_in(number: int) -> None:
     """Let this process be killed when a round is trained and nothing of it is saved."""
-    play = Run._round
+    play = ExperimentRun._round
 
-    def killed(self: Run[Any, Any], server: Any, now: int) -> Any:
+    def killed(self: ExperimentRun[Any, Any], server: Any, now: int) -> Any:
         after = play(self, server, now)
         if now + 1 == number:
             os.kill(os.getpid(), signal.SIGKILL)
         return after
 
-    Run._round = killed  # type: ignore[method-assign,assignment]
+    ExperimentRun._round = killed  # type: ignore[method-assign,assignment]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from faults.forks import call
-from protofed.core.disk import sha256
-from protofed.experiment.checkpoint import place_of
+from protofed.core.disk import file_sha256
+from protofed.experiment.checkpoint import checkpoint_folder
 from protofed.experiment.rundir import RunDir
 
 METHODS = ("fedavg", "scaffold", "moon", "fedseproto", "fedlsa", "pgct")
@@ -71,15 +71,15 @@ def unbroken(work: Work, folder: Path, keep: bool = False) -> Unbroken:
 
 def state(run: Path, finished: int) -> dict[str, str]:
     """The digests of the server's and the clients' states after so many rounds."""
-    place = place_of(run / "checkpoints", finished)
-    return {file.name: sha256(file) for file in sorted(place.glob("*.safetensors"))}
+    place = checkpoint_folder(run / "checkpoints", finished)
+    return {file.name: file_sha256(file) for file in sorted(place.glob("*.safetensors"))}
 
 
 def bytes_of(run: Path, rounds: int) -> dict[str, str]:
     """What must be equal in two runs of one experiment: scores and the last states."""
     if lacks := [name for name in ("card.md", "done") if not (run / name).exists()]:
         return {f"lacks {name}": str(run) for name in lacks}
-    return {"scores.jsonl": sha256(run / "scores.jsonl"), **state(run, rounds)}
+    return {"scores.jsonl": file_sha256(run / "scores.jsonl"), **state(run, rounds)}
 
 
 def differences(run: Path, other: Path, rounds: int) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from protofed.deploy.keys import make
+from protofed.deploy.keys import make_keys
 
 MARK = "PROTOFED_HOME"  # in the environment of every process of a federation
 PATIENCE = 120.0
@@ -49,7 +49,7 @@ class Fleet:
 
     def __enter__(self) -> Self:
         if self.keys:
-            make(self.keys, f"127.0.0.1:{self.port}", self.sites)
+            make_keys(self.keys, f"127.0.0.1:{self.port}", self.sites)
         try:
             self.serve()
             for name in self.sites:

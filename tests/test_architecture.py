@@ -105,7 +105,7 @@ def test_a_method_is_found_by_its_name(name: str) -> None:
     assert method.__bases__ == (Method,), "subclass Method alone; take another method as a field"
     assert (ROOT / "tests" / "methods" / f"test_{name}.py").exists()
     page = ROOT / "docs" / "methods" / f"{name}.md"
-    assert method.about.label in page.read_text().splitlines()[0]
+    assert method.info.label in page.read_text().splitlines()[0]
 
 
 def test_methods_are_listed_in_order_and_all() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from protofed.core.errors import ProtofedError as ProtofedError
     from protofed.core.method import Method as Method
     from protofed.core.training import Training as Training
-    from protofed.experiment.result import Result as Result
+    from protofed.experiment.result import RunResult as RunResult
     from protofed.experiment.runner import run as run
     from protofed.experiment.spec import Data as Data
     from protofed.experiment.spec import Experiment as Experiment
@@ -26,7 +26,7 @@ _HOMES = {
     "METHODS": "protofed.methods",
     "Method": "protofed.core.method",
     "ProtofedError": "protofed.core.errors",
-    "Result": "protofed.experiment.result",
+    "RunResult": "protofed.experiment.result",
     "Training": "protofed.core.training",
     "run": "protofed.experiment.runner",
 }

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.admission import Expected
+from protofed.core.admission import ReplyTemplate
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.site import Step
-from protofed.engines.rounds import expected
+from protofed.core.site import RoundContext
+from protofed.engines.rounds import expected_reply
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fedseproto import FedSeProto
@@ -39,7 +39,7 @@ class Letter(NamedTuple):
     """A reply and what it is held against."""
 
     reply: Message
-    expected: Expected
+    expected: ReplyTemplate
 
 
 @cache
@@ -49,9 +49,9 @@ def letters(name: str) -> list[Letter]:
     played = play(method, ROUNDS)
     found = []
     for number, (sent, received) in enumerate(played.mail):
-        step = Step(number // method.legs, ROUNDS, number % method.legs)
+        step = RoundContext(number // method.exchanges, ROUNDS, number % method.exchanges)
         for client in (0, 3):
-            held = expected(method, played.site, client, sent[client], step)
+            held = expected_reply(method, played.site, client, sent[client], step)
             found.append(Letter(received[client], held))
     return found
 

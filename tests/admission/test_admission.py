@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.admission import LARGEST, MOST_REASON, Expected, refusal
+from protofed.core.admission import LARGEST, MOST_REASON, ReplyTemplate, rejection_reason
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
@@ -36,7 +36,7 @@ def filled(name: str) -> list[Letter]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_honest_reply_is_admitted(name: str) -> None:
-    assert [refusal(*letter) for letter in letters(name)] == [""] * len(letters(name))
+    assert [rejection_reason(*letter) for letter in letters(name)] == [""] * len(letters(name))
 
 
 def test_the_numbers_of_cases_are_as_stated() -> None:
@@ -54,10 +54,10 @@ def test_nan_or_infinity_anywhere_is_refused(name: str, cases: int) -> None:
         floats = [n for n, leaf in enumerate(tree.leaves(reply)) if leaf.is_floating_point()]
         if floats and dice.random() < 0.9:
             bad = change(reply, dice.choice(floats), partial(poke, draw=draw, value=value))
-            assert refusal(bad, held).endswith("holds NaN or infinity")
+            assert rejection_reason(bad, held).endswith("holds NaN or infinity")
         else:
             bad = replace(reply, metrics={**reply.metrics, "loss": value})
-            assert refusal(bad, held) == "metrics.loss: not a finite number"
+            assert rejection_reason(bad, held) == "metrics.loss: not a finite number"
 
 
 MUTANTS: list[Callable[[Tensor], object]] = [
@@ -107,7 +107,7 @@ def test_another_shape_type_or_key_is_refused_with_its_name(name: str, cases: in
         leaves = list(tree.named_leaves(reply))
         if leaves and dice.random() < 0.6:
             place = dice.randrange(len(leaves))
-            told = refusal(change(reply, place, dice.choice(MUTANTS)), held)
+            told = rejection_reason(change(reply, place, dice.choice(MUTANTS)), held)
             path, _, last = leaves[place][0].rpartition(".")
             blamed = {f"{path}.{last}", path}
             # A table with fewer labels than counts is one of more counts than labels.
@@ -116,13 +116,13 @@ def test_another_shape_type_or_key_is_refused_with_its_name(name: str, cases: in
             )
             continue
         where = dice.choice(mappings(reply))
-        needed = {n: part for n, part in found_at(reply, where).items() if n not in held.maybe}
+        needed = {n: part for n, part in found_at(reply, where).items() if n not in held.optional}
         if needed and dice.random() < 0.5:
             bad = at(reply, where, partial(without_one, needed, dice))
-            assert refusal(bad, held).endswith("is missing")
+            assert rejection_reason(bad, held).endswith("is missing")
         else:
             bad = at(reply, where, lambda t: {**t, "more": torch.zeros(3)})
-            assert refusal(bad, held) == f"{'.'.join(where)}.more: must not be sent"
+            assert rejection_reason(bad, held) == f"{'.'.join(where)}.more: must not be sent"
 
 
 def found_at(thing: Any, path: tuple[str, ...]) -> Any:
@@ -135,8 +135,8 @@ def found_at(thing: Any, path: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_count_that_was_not_declared_is_refused(name: str, size: object) -> None:
     for reply, held in letters(name):
-        declared = held._replace(size=17)
-        assert refusal(replace(reply, size=size), declared).startswith("size: ")  # type: ignore[arg-type]
+        declared = held._replace(declared_size=17)
+        assert rejection_reason(replace(reply, size=size), declared).startswith("size: ")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", [f.name for f in fields(Message)])
@@ -144,12 +144,12 @@ def test_a_count_that_was_not_declared_is_refused(name: str, size: object) -> No
 def test_a_field_of_another_kind_is_refused_without_an_exception(field: str, wrong: object) -> None:
     for reply, held in letters("fpl"):
         bad = Message(**{f.name: getattr(reply, f.name) for f in fields(Message)} | {field: wrong})
-        assert refusal(bad, held) or (field, wrong) == ("size", 3)
+        assert rejection_reason(bad, held) or (field, wrong) == ("size", 3)
 
 
 @pytest.mark.parametrize("thing", [None, 3, "reply", {}, Model(), [Message()]])
 def test_what_is_no_message_is_refused(thing: object) -> None:
-    assert "is no message" in refusal(thing, letters("fedavg")[0].expected)
+    assert "is no message" in rejection_reason(thing, letters("fedavg")[0].expected)
 
 
 def table(name: str) -> tuple[Letter, Prototypes]:
@@ -185,7 +185,7 @@ TABLES: dict[str, tuple[Callable[[Prototypes], Prototypes], str]] = {
 def test_a_false_table_of_prototypes_is_refused(name: str, case: str) -> None:
     (reply, held), protos = table(name)
     falsify, words = TABLES[case]
-    assert words in refusal(replace(reply, protos=falsify(protos)), held)
+    assert words in rejection_reason(replace(reply, protos=falsify(protos)), held)
 
 
 def test_prototypes_of_several_rows_a_class_have_a_limit_of_their_own() -> None:
@@ -194,28 +194,31 @@ def test_prototypes_of_several_rows_a_class_have_a_limit_of_their_own() -> None:
     assert isinstance(many, Prototypes)
     assert int(torch.bincount(many.labels).max()) == 2
     third = tree.map(lambda part: torch.cat([part, part[:1], part[:1]]), many)
-    told = refusal(replace(reply, extras={"prototypes": third}), held)
+    told = rejection_reason(replace(reply, extras={"prototypes": third}), held)
     assert "more than 2 rows of class" in told
 
 
 def test_a_zero_vector_is_admitted_as_dead_features_are_honest() -> None:
     (reply, held), protos = table("fpl")
-    assert refusal(replace(reply, protos=replace(protos, vectors=0 * protos.vectors)), held) == ""
+    assert (
+        rejection_reason(replace(reply, protos=replace(protos, vectors=0 * protos.vectors)), held)
+        == ""
+    )
 
 
 def test_numbers_up_to_the_limit_are_admitted_and_beyond_it_refused() -> None:
     model = Message(Model({"w": torch.full((2,), LARGEST)}), size=1)
-    held = Expected(Message(Model({"w": torch.zeros(2)})), (), 1)
-    assert refusal(model, held) == ""
-    assert "beyond" in refusal(tree.map(lambda w: -1.001 * w, model), held)
+    held = ReplyTemplate(Message(Model({"w": torch.zeros(2)})), (), 1)
+    assert rejection_reason(model, held) == ""
+    assert "beyond" in rejection_reason(tree.map(lambda w: -1.001 * w, model), held)
 
 
 def test_a_part_that_may_be_missing_may_and_no_other() -> None:
     late = letters("fedga")[-1]
     assert "gap" in late.reply.extras
-    assert refusal(replace(late.reply, extras={}), late.expected) == ""
-    strict = late.expected._replace(maybe=())
-    assert refusal(replace(late.reply, extras={}), strict) == "extras.gap: is missing"
+    assert rejection_reason(replace(late.reply, extras={}), late.expected) == ""
+    strict = late.expected._replace(optional=())
+    assert rejection_reason(replace(late.reply, extras={}), strict) == "extras.gap: is missing"
 
 
 def test_what_a_client_writes_reaches_nobody_as_it_is() -> None:
@@ -226,7 +229,7 @@ def test_what_a_client_writes_reaches_nobody_as_it_is() -> None:
         replace(reply, extras={hostile: torch.zeros(1)}),
         replace(reply, metrics={hostile[:50]: math.nan}),
     ):
-        told = refusal(bad, held)
+        told = rejection_reason(bad, held)
         assert told.isprintable()
         assert len(told) <= MOST_REASON + len("...") + 4 * len("\\x1b")
 
@@ -234,5 +237,5 @@ def test_what_a_client_writes_reaches_nobody_as_it_is() -> None:
 def test_too_many_or_wordy_metrics_are_refused() -> None:
     reply, held = letters("fedavg")[0]
     for metrics in ({str(n): 0.0 for n in range(21)}, {"x" * 61: 0.0}, {1: 0.0}, {"loss": 10**400}):
-        assert refusal(replace(reply, metrics=metrics), held).startswith("metrics")  # type: ignore[arg-type]
-    assert refusal(replace(reply, metrics={"loss": 0, "more": 1.5}), held) == ""
+        assert rejection_reason(replace(reply, metrics=metrics), held).startswith("metrics")  # type: ignore[arg-type]
+    assert rejection_reason(replace(reply, metrics={"loss": 0, "more": 1.5}), held) == ""

@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.core import tree
-from protofed.core.admission import opened, refusal
+from protofed.core.admission import decode_reply, rejection_reason
 from protofed.core.errors import ProtofedError
-from protofed.core.pack import LAYOUT, MAGIC, SEAL, pack, unpack
+from protofed.core.pack import LAYOUT, MAGIC, SEAL, pack_tree, unpack_tree
 from tests.admission.mail import NAMES, letters
 
 PARTS = 64
@@ -51,13 +51,13 @@ def headed(header: object, body: bytes = b"") -> bytes:
 @pytest.mark.parametrize("name", NAMES)
 def test_honest_mail_comes_through_bit_for_bit_within_its_limit(name: str) -> None:
     for reply, held in letters(name):
-        blob = pack(reply)
-        back = opened(blob, held)
+        blob = pack_tree(reply)
+        back = decode_reply(blob, held)
         assert tree.equal(reply, back)
-        assert refusal(back, held) == ""
-        assert pack(back) == blob
+        assert rejection_reason(back, held) == ""
+        assert pack_tree(back) == blob
         with pytest.raises(ProtofedError, match="at most"):
-            unpack(blob, most=len(blob) - 1)
+            unpack_tree(blob, most=len(blob) - 1)
 
 
 class Bomb:
@@ -77,7 +77,7 @@ def test_no_payload_is_run_and_none_is_read_in_part(tmp_path: Path) -> None:
     pickle.loads(bomb)
     assert canary.exists(), "else the bomb proves nothing"
     canary.unlink()
-    honest, dice = pack(letters("fpl")[0].reply), random.Random(0)
+    honest, dice = pack_tree(letters("fpl")[0].reply), random.Random(0)
     kinds = {
         "pickle": bomb + pickle.dumps(list(range(1000))),
         "garbage": dice.randbytes(5000),
@@ -89,27 +89,27 @@ def test_no_payload_is_run_and_none_is_read_in_part(tmp_path: Path) -> None:
             cut = content[: len(content) * part // PARTS]
             for blob in (cut, sealed(cut)) if content is not honest else (cut,):
                 with pytest.raises(ProtofedError, match="not a packed tree"):
-                    unpack(blob)
+                    unpack_tree(blob)
             refused += 1
     assert refused == 3 * PARTS
     with pytest.raises(ProtofedError):
-        unpack(forged(["value", 1], {"0": np.frombuffer(bomb, np.uint8)})[:-1])
+        unpack_tree(forged(["value", 1], {"0": np.frombuffer(bomb, np.uint8)})[:-1])
     assert not canary.exists()
 
 
 def test_a_seal_finds_every_flipped_bit() -> None:
-    honest, dice = pack(letters("fedavg")[0].reply), random.Random(1)
+    honest, dice = pack_tree(letters("fedavg")[0].reply), random.Random(1)
     for _ in range(1000):
         damaged, place = bytearray(honest), dice.randrange(len(honest))
         damaged[place] ^= 1 << dice.randrange(8)
         with pytest.raises(ProtofedError, match="not a packed tree"):
-            unpack(bytes(damaged))
+            unpack_tree(bytes(damaged))
 
 
 def test_forged_files_under_a_right_seal_never_raise_anything_else() -> None:
     """One byte of the content changed, sealed anew: read as some tree, or refused."""
     (reply, held), dice = letters("fpl")[0], random.Random(2)
-    content, outcomes = pack(reply)[SEAL:], {"read": 0, "refused": 0}
+    content, outcomes = pack_tree(reply)[SEAL:], {"read": 0, "refused": 0}
     header = 8 + int.from_bytes(content[:8], "little")
     layout = content.index(b'["protofed')
     for number in range(600):
@@ -117,7 +117,7 @@ def test_forged_files_under_a_right_seal_never_raise_anything_else() -> None:
         edges = [(0, header), (layout, len(content)), (0, len(content))][number % 3]
         damaged[dice.randrange(*edges)] = dice.randrange(256)
         try:
-            refusal(opened(sealed(bytes(damaged)), held), held)
+            rejection_reason(decode_reply(sealed(bytes(damaged)), held), held)
             outcomes["read"] += 1
         except ProtofedError:
             outcomes["refused"] += 1
@@ -147,7 +147,7 @@ LAYOUTS: dict[str, object] = {
 @pytest.mark.parametrize("case", LAYOUTS)
 def test_a_forged_layout_is_refused(case: str) -> None:
     with pytest.raises(ProtofedError, match="not a packed tree"):
-        unpack(forged(LAYOUTS[case], {"0": np.zeros(3)}))
+        unpack_tree(forged(LAYOUTS[case], {"0": np.zeros(3)}))
 
 
 HEADERS: dict[str, bytes] = {
@@ -173,7 +173,7 @@ HEADERS: dict[str, bytes] = {
 def test_a_forged_header_is_refused(case: str) -> None:
     for blob in (sealed(HEADERS[case]), HEADERS[case]):
         with pytest.raises(ProtofedError, match="not a packed tree"):
-            unpack(blob)
+            unpack_tree(blob)
 
 
 CLAIMS = """
@@ -214,17 +214,17 @@ def test_a_claim_of_a_million_million_numbers_takes_no_memory() -> None:
 def test_what_has_no_seal_or_that_of_another_version_is_refused() -> None:
     reply = letters("fpl")[0].reply
     with pytest.raises(ProtofedError, match="does not begin"):
-        unpack(pack(reply)[SEAL:])
-    newer = MAGIC[:-1] + b"\x02" + pack(reply)[len(MAGIC) :]
+        unpack_tree(pack_tree(reply)[SEAL:])
+    newer = MAGIC[:-1] + b"\x02" + pack_tree(reply)[len(MAGIC) :]
     with pytest.raises(ProtofedError, match="newer version"):
-        unpack(newer)
+        unpack_tree(newer)
 
 
 @given(st.binary(max_size=300), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_refused(content: bytes, seal: bool) -> None:
     with pytest.raises(ProtofedError):
-        unpack(sealed(content) if seal else content)
+        unpack_tree(sealed(content) if seal else content)
 
 
 def test_no_dtype_or_shape_loses_a_bit() -> None:
@@ -237,7 +237,7 @@ def test_no_dtype_or_shape_loses_a_bit() -> None:
         "double": torch.tensor(0.1, dtype=torch.float64),
         "truth": torch.tensor([True, False]),
     }
-    back = unpack(pack(things))
+    back = unpack_tree(pack_tree(things))
     for name, thing in things.items():
         assert back[name].dtype == thing.dtype
         assert back[name].shape == thing.shape
@@ -253,11 +253,11 @@ def test_a_tensor_that_is_named_twice_is_refused() -> None:
     arrays["layout"] = np.frombuffer(layout, dtype=np.uint8)
     content = safetensors.numpy.save(arrays)
     with pytest.raises(ProtofedError, match="not a packed tree"):
-        unpack(MAGIC + hashlib.sha256(content).digest() + content)
+        unpack_tree(MAGIC + hashlib.sha256(content).digest() + content)
 
 
 def test_a_long_arrangement_is_refused_of_strangers() -> None:
-    blob = pack({str(n): n for n in range(300_000)})
-    assert len(unpack(blob)) == 300_000
+    blob = pack_tree({str(n): n for n in range(300_000)})
+    assert len(unpack_tree(blob)) == 300_000
     with pytest.raises(ProtofedError, match="an arrangement of"):
-        unpack(blob, most=1 << 30)
+        unpack_tree(blob, most=1 << 30)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
 from tests.cli.conftest import Cli
 
@@ -39,7 +39,7 @@ DEEP = "[" * 100_000
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with a round to keep."""
     folder = tmp_path_factory.mktemp("made") / "a"
-    run(experiment_from(RAW), folder, keep=(1,), workers=0)
+    run(parse_experiment(RAW), folder, keep=(1,), workers=0)
     return folder
 
 

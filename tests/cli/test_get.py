@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.data.catalog import load
+from protofed.data.catalog import load_benchmark
 from tests.cli.conftest import Cli
 from tests.data.publishing import PUBLISHERS, Truth
 from tests.data.serving import Host, serving
@@ -143,6 +143,6 @@ def test_the_fetched_set_loads(cli: Cli, host: Host, monkeypatch: pytest.MonkeyP
     truth = published(host, "office-caltech")
     monkeypatch.setenv("PROTOFED_DATA", str(Path("mine").absolute()))
     assert cli("data", "get", "office-caltech", "--yes").code == 0
-    (dslr,) = load("office-caltech", ("dslr",), side=64).domains
+    (dslr,) = load_benchmark("office-caltech", ("dslr",), side=64).domains
     wanted = truth["dslr.npz"]["x"][[row % 10 <= 7 for row in range(40)]]
     assert np.array_equal(dslr.train.images.numpy(), wanted)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.cli.show import Watcher, print_result, print_table
+from protofed.cli.show import RunWatcher, print_result, print_table
 from protofed.core.errors import ProtofedError
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data.benchmark import Benchmark, Domain
-from protofed.data.entry import Entry
-from protofed.experiment.evaluate import Scores, rules
-from protofed.experiment.result import Result
-from protofed.experiment.runner import Progress
+from protofed.data.entry import BenchmarkInfo
+from protofed.experiment.evaluate import DomainScores, score_rules
+from protofed.experiment.result import RunResult
+from protofed.experiment.runner import RunProgress
 from tests.cli.conftest import Cli
 
 STEERING = "\x1b[2J\x1b]0;taken\x07"  # clears the screen, sets the window's title
@@ -27,12 +27,12 @@ def harmless(text: str) -> bool:
 
 
 def test_a_result_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    scores = Scores({HOSTILE: 50.0, "print": None})
+    scores = DomainScores({HOSTILE: 50.0, "print": None})
     print_result(
-        Result(
+        RunResult(
             folder=Path(f"runs/{HOSTILE}"),
             digest="0" * 64,
-            rules=rules(1),
+            rules=score_rules(1),
             last=scores,
             last_five=scores,
             opinions={HOSTILE: scores},
@@ -51,8 +51,8 @@ def test_a_result_is_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_progress_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     from protofed.experiment.spec import Experiment
 
-    with Watcher(Experiment(), Path(HOSTILE)) as watch:
-        watch(Progress(1, 2, 50.0, 1.0, (HOSTILE,)))
+    with RunWatcher(Experiment(), Path(HOSTILE)) as watch:
+        watch(RunProgress(1, 2, 50.0, 1.0, (HOSTILE,)))
     err = capsys.readouterr().err
     assert harmless(err)
     assert f"note: {SHOWN}" in err
@@ -69,7 +69,7 @@ def test_an_error_with_a_strangers_name_is_text(cli: Cli, monkeypatch: pytest.Mo
     def fail(*words: object) -> None:
         raise ProtofedError(f"{HOSTILE}: no such class\nsecond line")
 
-    monkeypatch.setattr("protofed.experiment.parse.experiment_from", fail)
+    monkeypatch.setattr("protofed.experiment.parse.parse_experiment", fail)
     ended = cli("run")
     assert ended.code == 2
     assert harmless(ended.err)
@@ -79,10 +79,10 @@ def test_an_error_with_a_strangers_name_is_text(cli: Cli, monkeypatch: pytest.Mo
 def test_a_benchmark_of_hostile_names_is_listed_as_text(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = Dataset(torch.zeros(2, 8, 8, 1, dtype=torch.uint8), torch.tensor([0, 1]))
+    data = ArrayDataset(torch.zeros(2, 8, 8, 1, dtype=torch.uint8), torch.tensor([0, 1]))
     domain = Domain(HOSTILE, data, data, note=HOSTILE)
     made = Benchmark("digits-mini", (HOSTILE, "b"), (domain,))
-    monkeypatch.setattr(Entry, "load", lambda *_: made)
+    monkeypatch.setattr(BenchmarkInfo, "load", lambda *_: made)
     out = cli("data", "show", "digits-mini").out
     assert harmless(out)
     assert f"classes: {SHOWN}, b\n" in out

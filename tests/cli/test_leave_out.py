@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.federation import assemble
-from protofed.experiment.parse import experiment_from
-from protofed.study.variants import Cell
+from protofed.experiment.federation import build_federation
+from protofed.experiment.parse import parse_experiment
+from protofed.study.variants import GridCell
 from tests.cli.conftest import Cli
 
 DOMAINS = ["optical", "print", "syn"]
@@ -32,15 +32,15 @@ FLAGS = [
 
 
 def test_it_changes_the_digest_only_when_it_is_set() -> None:
-    whole = experiment_from(TINY)
-    assert "leave_out" not in whole.plain()
-    digests = {experiment_from({**TINY, "leave_out": name}).digest for name in DOMAINS}
+    whole = parse_experiment(TINY)
+    assert "leave_out" not in whole.to_dict()
+    digests = {parse_experiment({**TINY, "leave_out": name}).digest for name in DOMAINS}
     assert len(digests | {whole.digest}) == 4
 
 
 def test_the_others_hold_what_they_hold_without_it() -> None:
-    whole = assemble(experiment_from(TINY))
-    left = assemble(experiment_from({**TINY, "leave_out": "print"}))
+    whole = build_federation(parse_experiment(TINY))
+    left = build_federation(parse_experiment({**TINY, "leave_out": "print"}))
     assert [part.domain for part in left.parts] == ["optical", "syn"]
     kept = [part for part in whole.parts if part.domain != "print"]
     for mine, theirs in zip(left.parts, kept, strict=True):
@@ -53,16 +53,16 @@ def test_the_others_hold_what_they_hold_without_it() -> None:
 def test_fewer_clients_than_domains_are_enough_for_the_rest() -> None:
     two = {**TINY, "partition": {"kind": "equal", "clients": 2}}
     with pytest.raises(ProtofedError, match="2 clients cannot cover 3 domains"):
-        assemble(experiment_from(two))
-    left = assemble(experiment_from({**two, "leave_out": "optical"}))
+        build_federation(parse_experiment(two))
+    left = build_federation(parse_experiment({**two, "leave_out": "optical"}))
     assert [part.domain for part in left.parts] == ["print", "syn"]
     only = {**TINY, "partition": {"kind": "equal", "clients": {"optical": 1, "print": 0, "syn": 0}}}
     with pytest.raises(ProtofedError, match="no clients"):
-        assemble(experiment_from({**only, "leave_out": "optical"}))
+        build_federation(parse_experiment({**only, "leave_out": "optical"}))
 
 
 def test_validation_scores_the_unseen_domain_on_images_that_are_nobodys() -> None:
-    left = assemble(experiment_from({**TINY, "leave_out": "optical", "validation": 0.25}))
+    left = build_federation(parse_experiment({**TINY, "leave_out": "optical", "validation": 0.25}))
     assert {name: len(test) for name, test in left.tests.items()} == {
         "optical": 1200,
         "print": 3,
@@ -75,7 +75,7 @@ def test_validation_scores_the_unseen_domain_on_images_that_are_nobodys() -> Non
 
 def test_public_images_come_from_no_unseen_domain() -> None:
     raw = {**TINY, "method": "fedmd", "public": {"samples": 20}}
-    left = assemble(experiment_from({**raw, "leave_out": "syn"}))
+    left = build_federation(parse_experiment({**raw, "leave_out": "syn"}))
     assert {name: len(rows) for name, rows in left.public.items()} == {"optical": 10, "print": 10}
 
 
@@ -83,10 +83,10 @@ def test_a_wrong_domain_is_answered_with_a_hint() -> None:
     with pytest.raises(
         ProtofedError, match=r"leave_out: unknown name 'prnt'; did you mean 'print'"
     ):
-        experiment_from({**TINY, "leave_out": "prnt"})
+        parse_experiment({**TINY, "leave_out": "prnt"})
     one = {"data": {"name": "digits-mini", "domains": ["syn"]}, "leave_out": "syn"}
     with pytest.raises(ProtofedError, match="the only domain"):
-        experiment_from(one)
+        parse_experiment(one)
 
 
 def test_run_and_compare_mark_the_unseen_domain(cli: Cli) -> None:
@@ -129,12 +129,12 @@ def _is_of(folder: Path, method: str, left: str) -> bool:
 def test_workers_limit_how_many_runs_are_at_work(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def run_all(grid: list[Cell], workers: int, watch: object) -> dict[Path, str]:
+    def run_all(grid: list[GridCell], workers: int, watch: object) -> dict[Path, str]:
         asked.append(workers)
         return {cell.folder: "not run" for cell in grid}
 
     monkeypatch.setattr("protofed.study.pool.run_all", run_all)
-    monkeypatch.setattr("protofed.core.machine.cores", lambda: 7)
+    monkeypatch.setattr("protofed.core.machine.usable_cores", lambda: 7)
     for words in ([], ["--workers", "2"], ["--workers", "0"], ["--workers", "many"]):
         assert cli("run", *FLAGS, "--leave-out", "each", *words).code == 2
     assert asked == [7, 2, 1]

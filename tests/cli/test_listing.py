@@ -11,7 +11,7 @@ from PIL import Image
 
 from protofed import __version__
 from protofed.core.method import Method
-from protofed.data.catalog import BENCHMARKS, load
+from protofed.data.catalog import BENCHMARKS, load_benchmark
 from protofed.data.sheet import GAP, SCALE
 from protofed.experiment.describe import method_name
 from protofed.methods import METHODS
@@ -85,14 +85,14 @@ def test_methods_lists_every_method(cli: Cli) -> None:
 def test_methods_as_json_hold_the_same(cli: Cli) -> None:
     rows = json.loads(cli("methods", "--json").out)
     assert [row["name"] for row in rows] == list(METHODS)
-    assert [row["label"] for row in rows] == [m.about.label for m in METHODS.values()]
+    assert [row["label"] for row in rows] == [m.info.label for m in METHODS.values()]
     for row, method in zip(rows, METHODS.values(), strict=True):
         assert [f["name"] for f in row["fields"]] == [f.name for f in dataclasses.fields(method)]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_show_prints_the_fields_with_the_defaults_that_a_run_takes(cli: Cli, name: str) -> None:
-    method, about = METHODS[name](), METHODS[name].about
+    method, about = METHODS[name](), METHODS[name].info
     shown = cli("methods", "show", name)
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.startswith(f"{about.label}: ")
@@ -128,7 +128,7 @@ def test_data_list_as_json_holds_the_same(cli: Cli) -> None:
 
 
 def test_data_show_counts_images(cli: Cli) -> None:
-    counts = {d.name: [len(d.train), len(d.test)] for d in load("digits-mini").domains}
+    counts = {d.name: [len(d.train), len(d.test)] for d in load_benchmark("digits-mini").domains}
     ended = cli("data", "show", "digits-mini")
     assert (ended.code, ended.err) == (0, "")
     rows = [row.split() for row in ended.out.splitlines()]

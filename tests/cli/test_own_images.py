@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from tests.cli.conftest import Cli
 from tests.data.pictures import drawing, make, spoil
 
@@ -50,12 +50,12 @@ def test_run_show_report_and_figures_work_with_a_folder(cli: Cli, root: Path) ->
 
 def test_the_digest_names_the_images_wherever_they_lie(root: Path, tmp_path: Path) -> None:
     raw = {"data": {"name": str(root)}}
-    first = experiment_from(raw)
+    first = parse_experiment(raw)
     (tmp_path / "elsewhere").mkdir()
     moved = shutil.copytree(root, tmp_path / "elsewhere" / "our photos")
-    assert experiment_from({"data": {"name": str(moved)}}).digest == first.digest
+    assert parse_experiment({"data": {"name": str(moved)}}).digest == first.digest
     Image.fromarray(drawing(0, 77)).save(root / "photo" / "cat" / "001.png")
-    second = experiment_from(raw)
+    second = parse_experiment(raw)
     assert second.data.revision != first.data.revision
     assert second.digest != first.digest
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.cli.show import Watcher
-from protofed.experiment.parse import experiment_from, read_spec, recorded
+from protofed.cli.show import RunWatcher
+from protofed.experiment.parse import load_spec, parse_experiment, read_spec
 from protofed.study.collect import read_record
 from tests.cli.conftest import Cli
 
@@ -19,15 +19,15 @@ def begun(cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that was interrupted after its first round, as `a`; the same one unbroken, as `b`."""
     flags = ("run", "--spec", tiny, "--method", "scaffold", "--workers", "0", "--keep", "1")
     assert cli(*flags, "--out", "b").code == 0
-    follow = Watcher.__call__
+    follow = RunWatcher.__call__
 
-    def stop(watcher: Watcher, now: object) -> None:
+    def stop(watcher: RunWatcher, now: object) -> None:
         if Path("a/checkpoints/round-00001").exists():
             raise KeyboardInterrupt
         follow(watcher, now)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(Watcher, "__call__", stop)
+        patched.setattr(RunWatcher, "__call__", stop)
         assert cli(*flags, "--out", "a").code == 130
     return Path("a")
 
@@ -94,7 +94,7 @@ def test_a_run_of_the_processor_stays_on_it(begun: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     spec = json.loads((begun / "spec.json").read_text())
     assert "device" not in spec
-    assert recorded(begun).device == "cpu"
-    assert recorded(begun).digest == spec["digest"]
-    assert experiment_from(read_spec(begun / "spec.json")).digest == spec["digest"]
+    assert load_spec(begun).device == "cpu"
+    assert load_spec(begun).digest == spec["digest"]
+    assert parse_experiment(read_spec(begun / "spec.json")).digest == spec["digest"]
     assert read_record(Path("b")).experiment.device == "cpu"

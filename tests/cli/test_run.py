@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import pytest
 
-from protofed.data.partition import Shares
-from protofed.experiment.evaluate import rules
-from protofed.experiment.parse import experiment_from
+from protofed.data.partition import SharesPartition
+from protofed.experiment.evaluate import score_rules
+from protofed.experiment.parse import parse_experiment
 from tests.cli.conftest import Cli
 
 PROTOFED = [sys.executable, "-m", "protofed"]
@@ -48,7 +48,7 @@ def test_a_piped_run_prints_its_table_and_nothing_else_on_stdout() -> None:
     assert done.returncode == 0
     scores = evaluations("a")
     head, _, *rows = done.stdout.splitlines()
-    for rule in rules(2).values():
+    for rule in score_rules(2).values():
         assert rule in head
     for row, domain in zip(rows, ("optical", "print"), strict=False):
         by_round = [line["domains"][domain] for line in scores]
@@ -198,7 +198,7 @@ def test_json_is_one_object_with_scores_rules_digest_and_folder(cli: Cli, tiny: 
     scores = evaluations("a")
     assert result["folder"] == "a"
     assert result["digest"] == saved("a")["digest"]
-    assert {name: result[name]["rule"] for name in rules(2)} == rules(2)
+    assert {name: result[name]["rule"] for name in score_rules(2)} == score_rules(2)
     assert result["last"]["domains"] == scores[-1]["domains"]
     assert result["last_five"]["mean"] == pytest.approx(sum(s["mean"] for s in scores) / 2)
     assert result["notices"] == json.loads(Path("a/done").read_text())["notices"]
@@ -228,8 +228,8 @@ def test_a_flag_beats_set_beats_file_beats_default(cli: Cli, tiny: Path) -> None
     assert (spec["rounds"], spec["seed"], spec["net"]) == (1, 5, "moon-mlp")
     assert spec["evaluate_every"] == 1
     digest = spec.pop("digest")
-    assert experiment_from(spec).digest == digest  # complete: it stands for the same run
-    assert isinstance(experiment_from(spec).partition, Shares)
+    assert parse_experiment(spec).digest == digest  # complete: it stands for the same run
+    assert isinstance(parse_experiment(spec).partition, SharesPartition)
 
 
 def test_another_method_drops_the_fields_of_the_file_s_method(cli: Cli, tiny: Path) -> None:

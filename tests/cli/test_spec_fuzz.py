@@ -16,7 +16,7 @@ from protofed.cli.run import _experiment
 from protofed.core.errors import ProtofedError
 from protofed.core.training import Training
 from protofed.data.catalog import BENCHMARKS
-from protofed.experiment.parse import MOST_BYTES, MOST_LINES, experiment_from
+from protofed.experiment.parse import MOST_BYTES, MOST_LINES, parse_experiment
 from protofed.experiment.spec import Data, Experiment
 from protofed.methods import METHODS
 from protofed.nets import NETS
@@ -177,7 +177,7 @@ def slips(word: str, dice: random.Random) -> Iterator[str]:
 
 def told_for(raw: dict[str, object]) -> str:
     with pytest.raises(ProtofedError) as caught:
-        experiment_from(raw)
+        parse_experiment(raw)
     return str(caught.value)
 
 

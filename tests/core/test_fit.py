@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.errors import DivergedError
-from protofed.core.fit import fit
+from protofed.core.fit import fit_model
 from protofed.core.model import Model
 from protofed.core.training import SGD
 
@@ -19,23 +19,23 @@ def bowl(thing: dict[str, Tensor], target: float) -> Tensor:
 
 def test_two_steps_of_plain_descent_by_hand() -> None:
     start = {"w": torch.tensor([4.0])}
-    fitted = fit(start, [0.0, 0.0], bowl, SGD(lr=0.1, momentum=0, weight_decay=0))
+    fitted = fit_model(start, [0.0, 0.0], bowl, SGD(lr=0.1, momentum=0, weight_decay=0))
     # w <- w - 0.1 w, twice; losses 8 and 6.48
-    torch.testing.assert_close(fitted.thing["w"], torch.tensor([3.24]))
+    torch.testing.assert_close(fitted.trained["w"], torch.tensor([3.24]))
     assert fitted.steps == 2
     assert abs(fitted.loss - (8 + 6.48) / 2) < 1e-6
     assert start["w"].item() == 4.0
 
 
 def test_momentum_and_weight_decay_by_hand() -> None:
-    fitted = fit(
+    fitted = fit_model(
         {"w": torch.tensor([1.0])}, [0.0, 0.0], bowl, SGD(lr=0.1, momentum=0.9, weight_decay=0.5)
     )
     w, v = 1.0, 0.0
     for _ in range(2):
         v = 0.9 * v + (w + 0.5 * w)
         w -= 0.1 * v
-    torch.testing.assert_close(fitted.thing["w"], torch.tensor([w]))
+    torch.testing.assert_close(fitted.trained["w"], torch.tensor([w]))
 
 
 def test_buffers_and_whole_numbers_are_constants() -> None:
@@ -46,7 +46,7 @@ def test_buffers_and_whole_numbers_are_constants() -> None:
     def loss(t: dict[str, Model], _: int) -> Tensor:
         return t["model"].weights["w"] * t["model"].buffers["b"]
 
-    made = fit(thing, [0], loss, SGD(lr=1, momentum=0, weight_decay=0)).thing["model"]
+    made = fit_model(thing, [0], loss, SGD(lr=1, momentum=0, weight_decay=0)).trained["model"]
     assert made.weights["w"].item() == -4.0
     assert tree.equal(made.buffers, thing["model"].buffers)
 
@@ -58,20 +58,20 @@ def test_gradients_can_be_corrected_before_each_step() -> None:
         grad += 1
 
     sgd = SGD(lr=0.1, momentum=0, weight_decay=0)
-    fitted = fit({"w": torch.tensor([4.0])}, [0.0], bowl, sgd, add_one)
-    torch.testing.assert_close(fitted.thing["w"], torch.tensor([3.5]))
+    fitted = fit_model({"w": torch.tensor([4.0])}, [0.0], bowl, sgd, add_one)
+    torch.testing.assert_close(fitted.trained["w"], torch.tensor([3.5]))
 
 
 def test_no_batch_leaves_the_thing_as_it_was() -> None:
     start = {"w": torch.tensor([4.0])}
-    fitted = fit(start, [], bowl, SGD())
-    assert tree.equal(fitted.thing, start)
+    fitted = fit_model(start, [], bowl, SGD())
+    assert tree.equal(fitted.trained, start)
     assert (fitted.steps, fitted.loss) == (0, 0.0)
 
 
 def test_a_learning_rate_of_zero_changes_no_weight() -> None:
     start = {"w": torch.tensor([4.0])}
-    assert tree.equal(fit(start, [1.0] * 3, bowl, SGD(lr=0)).thing, start)
+    assert tree.equal(fit_model(start, [1.0] * 3, bowl, SGD(lr=0)).trained, start)
 
 
 def test_a_leaf_whose_gradient_comes_late_is_trained_as_torch_does() -> None:
@@ -82,14 +82,14 @@ def test_a_leaf_whose_gradient_comes_late_is_trained_as_torch_does() -> None:
         late = thing["late"].square().sum() if number > 1 else torch.zeros(())
         return thing["early"].pow(3).sum() + late
 
-    fitted = fit(start, range(4), loss, sgd)
+    fitted = fit_model(start, range(4), loss, sgd)
     plain = {name: leaf.clone().requires_grad_() for name, leaf in start.items()}
     optimiser = torch.optim.SGD(list(plain.values()), lr=0.1, momentum=0.9, weight_decay=0.01)
     for number in range(4):
         optimiser.zero_grad()
         loss(plain, number).backward()
         optimiser.step()
-    assert tree.equal(fitted.thing, {name: leaf.detach() for name, leaf in plain.items()})
+    assert tree.equal(fitted.trained, {name: leaf.detach() for name, leaf in plain.items()})
 
 
 def test_a_loss_that_is_no_number_ends_the_fit_with_the_step() -> None:
@@ -100,7 +100,7 @@ def test_a_loss_that_is_no_number_ends_the_fit_with_the_step() -> None:
     with pytest.raises(
         DivergedError, match=r"the loss, with finite weights, .* in step 3 "
     ) as told:
-        fit(start, range(5), loss, SGD(lr=0.1))
+        fit_model(start, range(5), loss, SGD(lr=0.1))
     assert (told.value.step, start["w"].item()) == (3, 4.0)
 
 
@@ -112,7 +112,7 @@ def test_weights_that_overflow_are_named_also_after_the_last_step() -> None:
 
     for steps in (1, 2):
         with pytest.raises(DivergedError) as told:
-            fit(start, range(steps), loss, SGD(lr=1e30, momentum=0, weight_decay=0))
+            fit_model(start, range(steps), loss, SGD(lr=1e30, momentum=0, weight_decay=0))
         assert (told.value.step, told.value.what) == (steps, "w.weights.b")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.core.jsonfile import DEEPEST, parse_json, read_json, read_table
+from protofed.core.jsonfile import DEEPEST, parse_json, read_json_file, read_json_table
 
 HALF = r'{"a": "\ud800"}'
 
@@ -44,6 +44,6 @@ def test_only_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", ".", "nothing"):
         with pytest.raises(ProtofedError, match="cannot be read"):
-            read_json(tmp_path / name)
+            read_json_file(tmp_path / name)
     with pytest.raises(ProtofedError, match="must hold a JSON object"):
-        read_table(tmp_path / "list")
+        read_json_table(tmp_path / "list")

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from protofed.core.lifeline import deaf_children
+from protofed.core.lifeline import ignore_sigint_in_children
 
 ASK = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
 WAIT = (
@@ -21,7 +21,7 @@ def test_children_are_born_deaf_to_ctrl_c_and_the_parent_hears_it_afterwards() -
     told: list[str] = []
 
     def interrupted() -> None:
-        with deaf_children():
+        with ignore_sigint_in_children():
             signal.pthread_kill(threading.get_ident(), signal.SIGINT)
             child = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
             told.append(child.stdout)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.machine import cores, free_memory
+from protofed.core.machine import free_memory, usable_cores
 
 
 def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 5, 9}, raising=False)
-    assert cores() == 3
+    assert usable_cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")  # not Linux
-    assert cores() == 64
+    assert usable_cores() == 64
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert cores() == 1
+    assert usable_cores() == 1
 
 
 def test_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError
-from protofed.core.memory import memory_for
+from protofed.core.memory import explain_oom
 from protofed.core.message import Message
 from protofed.core.site import Site
-from protofed.core.tally import tally
+from protofed.core.tally import count_correct
 from protofed.methods.fedavg import FedAvg
 from protofed.testing.toy import toy_data, toy_sites
 
@@ -30,7 +30,7 @@ def no_map() -> None:
 @pytest.mark.parametrize("shortage", [take_all, no_memory, no_map])
 def test_whose_memory_ran_out_is_told(shortage: object) -> None:
     assert callable(shortage)
-    with pytest.raises(ProtofedError) as caught, memory_for("client 3, in round 2,"):
+    with pytest.raises(ProtofedError) as caught, explain_oom("client 3, in round 2,"):
         shortage()
     first, advice = str(caught.value).splitlines()
     assert first.startswith("client 3, in round 2, ran out of memory")
@@ -38,7 +38,7 @@ def test_whose_memory_ran_out_is_told(shortage: object) -> None:
 
 
 def test_who_asks_says_what_helps() -> None:
-    with pytest.raises(ProtofedError) as caught, memory_for("it", "use less"):
+    with pytest.raises(ProtofedError) as caught, explain_oom("it", "use less"):
         no_memory()
     assert str(caught.value) == "it ran out of memory\nuse less"
 
@@ -51,17 +51,20 @@ class Greedy(FedAvg):
 def test_scoring_whose_batches_are_its_own_does_not_advise_smaller_ones() -> None:
     site, _ = toy_sites(Greedy())
     with pytest.raises(ProtofedError, match="scoring ran out of memory\nuse a smaller net") as told:
-        tally(Greedy(), site, Message(), None, toy_data(0, 4))
+        count_correct(Greedy(), site, Message(), None, toy_data(0, 4))
     assert "batch" not in str(told.value)
 
 
 def test_how_much_was_asked_for_is_told() -> None:
-    with pytest.raises(ProtofedError, match=r"when 1,152,921,504,606\.8 MB more"), memory_for("it"):
+    with (
+        pytest.raises(ProtofedError, match=r"when 1,152,921,504,606\.8 MB more"),
+        explain_oom("it"),
+    ):
         take_all()
 
 
 @pytest.mark.parametrize("other", [RuntimeError("shapes differ"), OSError(errno.EIO, "no")])
 def test_other_faults_pass(other: Exception) -> None:
-    with pytest.raises(type(other)) as caught, memory_for("it"):
+    with pytest.raises(type(other)) as caught, explain_oom("it"):
         raise other
     assert caught.value is other

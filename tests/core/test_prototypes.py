@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protofed.core.prototypes import Prototypes, class_means, stack
+from protofed.core.prototypes import Prototypes, class_means, stack_prototypes
 from protofed.core.rng import rng
 
 CLASSES = 5  # class 3 has no row below
@@ -57,9 +57,9 @@ def test_clients_with_1_and_99_examples_have_one_voice_each() -> None:
 
 def test_every_stream_shuffles_all_rows_its_own_way(table: Prototypes) -> None:
     numbered = replace(table, counts=torch.arange(7))
-    batches = list(numbered.shuffled(3, (rng("order", number) for number in range(2))))
+    batches = list(numbered.shuffled_batches(3, (rng("order", number) for number in range(2))))
     assert [len(batch) for batch in batches] == [3, 3, 1] * 2
-    one, other = stack(batches[:3]), stack(batches[3:])
+    one, other = stack_prototypes(batches[:3]), stack_prototypes(batches[3:])
     for whole in (one, other):
         assert sorted(whole.counts.tolist()) == list(range(7))
         assert torch.equal(whole.vectors, table.vectors[whole.counts])
@@ -68,7 +68,7 @@ def test_every_stream_shuffles_all_rows_its_own_way(table: Prototypes) -> None:
 
 
 def test_dense_is_the_plain_mean_and_says_who_is_there(table: Prototypes) -> None:
-    centres, present = table.dense(CLASSES)
+    centres, present = table.class_matrix(CLASSES)
     slow = slow_means(table, weigh=False)
     assert present.tolist() == [label in slow for label in range(CLASSES)]
     rows = [slow.get(label, [0.0] * 6) for label in range(CLASSES)]
@@ -88,14 +88,14 @@ def slow_scores(table: Prototypes, z: Tensor, classes: int) -> Tensor:
 
 def test_nearest_is_that_of_a_loop(table: Prototypes) -> None:
     z = torch.randn(30, 6, generator=rng("features"))
-    scores = table.nearest(z, CLASSES)
+    scores = table.nearest_scores(z, CLASSES)
     torch.testing.assert_close(scores, slow_scores(table, z, CLASSES))
     assert scores[:, 3].eq(-torch.inf).all()  # a class without a row is never chosen
 
 
 def test_a_feature_on_a_row_is_nearest_to_it_far_from_the_origin_too(table: Prototypes) -> None:
     far = Prototypes(table.vectors + 1000, table.labels, table.counts)
-    scores = far.nearest(far.vectors, CLASSES)
+    scores = far.nearest_scores(far.vectors, CLASSES)
     assert torch.equal(scores.argmax(1), far.labels)
     assert torch.equal(scores.amax(1), torch.zeros(len(far)))  # no cancellation
 
@@ -103,7 +103,7 @@ def test_a_feature_on_a_row_is_nearest_to_it_far_from_the_origin_too(table: Prot
 def test_margins_of_the_oracle() -> None:
     half = math.sqrt(0.5)
     anchors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [half, half]])
-    margins = Prototypes(anchors, torch.arange(3), torch.ones(3, dtype=torch.int64)).margins()
+    margins = Prototypes(anchors, torch.arange(3), torch.ones(3, dtype=torch.int64)).class_margins()
     assert margins.tolist() == pytest.approx([0.7653668647] * 3, abs=1e-6)
 
 
@@ -116,7 +116,7 @@ def test_margins_are_those_of_a_loop(table: Prototypes) -> None:
         )
         for k in range(len(table))
     ]
-    assert table.margins().tolist() == pytest.approx(slow, abs=1e-6)
+    assert table.class_margins().tolist() == pytest.approx(slow, abs=1e-6)
 
 
 def test_class_means_are_those_of_a_loop() -> None:
@@ -132,7 +132,7 @@ def test_class_means_are_those_of_a_loop() -> None:
 
 
 def test_stack_keeps_the_order_of_tables_and_rows(table: Prototypes) -> None:
-    both = stack([table, table.uniform_mean()])
+    both = stack_prototypes([table, table.uniform_mean()])
     assert len(both) == len(table) + 4
     assert torch.equal(both.vectors[: len(table)], table.vectors)
     assert both.labels[len(table) :].tolist() == [0, 1, 2, 4]
@@ -142,10 +142,10 @@ def test_stack_keeps_the_order_of_tables_and_rows(table: Prototypes) -> None:
 def test_every_helper_keeps_the_kind_of_number(table: Prototypes, kind: torch.dtype) -> None:
     own = Prototypes(table.vectors.to(kind), table.labels, table.counts)
     made = [
-        own.dense(CLASSES)[0],
+        own.class_matrix(CLASSES)[0],
         own.uniform_mean().vectors,
         own.weighted_mean().vectors,
-        own.nearest(own.vectors, CLASSES),
-        own.margins(),
+        own.nearest_scores(own.vectors, CLASSES),
+        own.class_margins(),
     ]
     assert {tensor.dtype for tensor in made} == {kind}

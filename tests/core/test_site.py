@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.rng import numpy_rng, rng, stream
-from protofed.core.site import Step
+from protofed.core.rng import numpy_rng, rng, stream_seed
+from protofed.core.site import RoundContext
 from protofed.core.training import Training
 from protofed.methods.fedavg import FedAvg
 from protofed.testing import toy_sites
@@ -16,7 +16,7 @@ SERVER, SITES = toy_sites(FedAvg())
 
 
 def test_streams_are_named_by_meaning() -> None:
-    assert stream(1, "a") == stream(1, "a")
+    assert stream_seed(1, "a") == stream_seed(1, "a")
     keys: list[tuple[int | str, ...]] = [
         (1, "a"),
         (1, "b"),
@@ -25,29 +25,29 @@ def test_streams_are_named_by_meaning() -> None:
         (1,),
         (1, "a", 0),
     ]
-    assert len({stream(*key) for key in keys}) == len(keys)
+    assert len({stream_seed(*key) for key in keys}) == len(keys)
     assert torch.equal(torch.rand(3, generator=rng(5)), torch.rand(3, generator=rng(5)))
     assert numpy_rng(5).random() == numpy_rng(5).random()
 
 
 def test_batches_cover_the_data_once_an_epoch_and_repeat_for_the_same_step() -> None:
     site = SITES[2]
-    once = list(site.batches(Step(3, 9)))
-    again = list(site.batches(Step(3, 9)))
+    once = list(site.batches(RoundContext(3, 9)))
+    again = list(site.batches(RoundContext(3, 9)))
     assert all(torch.equal(a.x, b.x) for a, b in zip(once, again, strict=True))
     for epoch in range(site.training.epochs):
         labels = torch.cat([batch.y for batch in once if batch.epoch == epoch])
         assert torch.equal(labels.sort().values, site.train.labels.sort().values)
 
 
-@pytest.mark.parametrize("other", [Step(4, 9), Step(3, 9, leg=1)])
-def test_another_round_or_leg_shuffles_otherwise(other: Step) -> None:
-    one, two = (torch.cat([b.y for b in SITES[2].batches(s)]) for s in (Step(3, 9), other))
+@pytest.mark.parametrize("other", [RoundContext(4, 9), RoundContext(3, 9, exchange=1)])
+def test_another_round_or_leg_shuffles_otherwise(other: RoundContext) -> None:
+    one, two = (torch.cat([b.y for b in SITES[2].batches(s)]) for s in (RoundContext(3, 9), other))
     assert not torch.equal(one, two)
 
 
 def test_another_phase_site_or_seed_shuffles_otherwise() -> None:
-    site, step = SITES[2], Step(0, 1)
+    site, step = SITES[2], RoundContext(0, 1)
     orders = [
         torch.cat([b.y for b in s.batches(step, phase)])
         for s, phase in (
@@ -61,7 +61,7 @@ def test_another_phase_site_or_seed_shuffles_otherwise() -> None:
 
 
 def test_zero_epochs_means_no_batch() -> None:
-    assert list(SITES[0].batches(Step(0, 1), epochs=0)) == []
+    assert list(SITES[0].batches(RoundContext(0, 1), epochs=0)) == []
 
 
 @pytest.mark.parametrize(
@@ -77,53 +77,53 @@ def test_zero_epochs_means_no_batch() -> None:
 )
 def test_what_becomes_of_a_short_last_batch(size: int, how: str, expected: list[int]) -> None:
     training = Training(batch=4, last_batch=how)  # type: ignore[arg-type]
-    batches = training.cut(torch.arange(size))
+    batches = training.batch_indices(torch.arange(size))
     assert [len(batch) for batch in batches] == expected
 
 
 def test_run_moves_buffers_and_look_does_not() -> None:
-    site, model = SITES[0], SITES[0].fresh()
-    x = next(site.batches(Step(0, 1))).x
+    site, model = SITES[0], SITES[0].initial_model()
+    x = next(site.batches(RoundContext(0, 1))).x
     before = tree.clone(model)
-    site.look(model, x)
+    site.forward_eval(model, x)
     assert tree.equal(model, before)
-    site.run(model, x)
+    site.forward_train(model, x)
     assert tree.equal(model.weights, before.weights)
     assert not tree.equal(model.buffers, before.buffers)
 
 
 def test_a_batch_of_one_with_batch_norm_uses_the_running_statistics() -> None:
-    site, model = SITES[0], SITES[0].fresh()
-    x = next(site.batches(Step(0, 1))).x[:1]
+    site, model = SITES[0], SITES[0].initial_model()
+    x = next(site.batches(RoundContext(0, 1))).x[:1]
     before = tree.clone(model)
-    out = site.run(model, x)  # BatchNorm1d would raise in training mode
-    assert torch.equal(out.logits, site.look(model, x).logits)
+    out = site.forward_train(model, x)  # BatchNorm1d would raise in training mode
+    assert torch.equal(out.logits, site.forward_eval(model, x).logits)
     assert out.logits.requires_grad is False
     assert tree.equal(model, before)
 
 
 def test_look_carries_no_gradient() -> None:
-    site, model = SITES[0], SITES[0].fresh()
+    site, model = SITES[0], SITES[0].initial_model()
     for weight in model.weights.values():
         weight.requires_grad_()
-    x = next(site.batches(Step(0, 1))).x
-    assert not site.look(model, x).z.requires_grad
-    assert site.run(model, x).z.requires_grad
+    x = next(site.batches(RoundContext(0, 1))).x
+    assert not site.forward_eval(model, x).z.requires_grad
+    assert site.forward_train(model, x).z.requires_grad
 
 
 def test_scan_gives_every_example_once_in_order_without_noise() -> None:
     site = SITES[1]
-    scanned = list(site.scan(site.train))
+    scanned = list(site.eval_batches(site.train))
     assert torch.equal(torch.cat([y for _, y in scanned]), site.train.labels)
-    assert torch.equal(torch.cat([x for x, _ in scanned]), site.pixels.test(site.train.images))
+    assert torch.equal(torch.cat([x for x, _ in scanned]), site.pixels.normalize(site.train.images))
 
 
 def test_batches_are_numbered_through_all_epochs_and_know_their_step() -> None:
-    batches = list(SITES[0].batches(Step(3, 9, 1)))
+    batches = list(SITES[0].batches(RoundContext(3, 9, 1)))
     assert [batch.number for batch in batches] == list(range(len(batches)))
-    assert {batch.step for batch in batches} == {Step(3, 9, 1)}
+    assert {batch.context for batch in batches} == {RoundContext(3, 9, 1)}
 
 
 def test_a_site_without_images_has_no_batch() -> None:
-    assert list(SERVER.batches(Step(0, 1))) == []
-    assert list(SERVER.scan(SERVER.train)) == []
+    assert list(SERVER.batches(RoundContext(0, 1))) == []
+    assert list(SERVER.eval_batches(SERVER.train)) == []

@@ -11,4 +11,4 @@ from protofed.core.training import Training
 def test_an_odd_epoch_goes_to_the_second_half_and_each_has_one(
     epochs: int, halves: tuple[int, int]
 ) -> None:
-    assert Training(epochs=epochs).halves() == halves
+    assert Training(epochs=epochs).split_epochs() == halves

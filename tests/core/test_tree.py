@@ -9,7 +9,7 @@ from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.pack import pack, unpack
+from protofed.core.pack import pack_tree, unpack_tree
 from protofed.core.prototypes import Prototypes
 
 shapes = st.lists(st.integers(0, 4), max_size=3)
@@ -36,30 +36,30 @@ trees = st.recursive(
 @given(trees)
 @settings(max_examples=200, deadline=None)
 def test_pack_and_unpack_give_the_same_tree_bit_for_bit(thing: object) -> None:
-    assert tree.equal(thing, unpack(pack(thing)))
+    assert tree.equal(thing, unpack_tree(pack_tree(thing)))
 
 
 def test_a_whole_message_survives_the_wire() -> None:
     protos = Prototypes(torch.randn(3, 4), torch.tensor([0, 2, 2]), torch.tensor([5, 1, 9]))
     model = Model({"head.weight": torch.randn(2, 4)}, {"n": torch.tensor(7)})
     sent = Message(model, protos, {"anchors": torch.randn(2, 4).T}, 15, {"loss": 0.25})
-    received = unpack(pack(sent))
+    received = unpack_tree(pack_tree(sent))
     assert tree.equal(sent, received)
     assert received.parts == {"model": 2 * 4 * 4 + 8, "protos": 3 * 4 * 4 + 48, "anchors": 32}
 
 
-@pytest.mark.parametrize("blob", [b"", b"garbage" * 9, pack({"a": torch.ones(9)})[:-3]])
+@pytest.mark.parametrize("blob", [b"", b"garbage" * 9, pack_tree({"a": torch.ones(9)})[:-3]])
 def test_broken_bytes_are_refused(blob: bytes) -> None:
     with pytest.raises(ProtofedError, match="not a packed tree"):
-        unpack(blob)
+        unpack_tree(blob)
 
 
 def test_a_payload_cannot_name_a_class_of_its_own_choosing() -> None:
-    blob = pack({"a": 1})
+    blob = pack_tree({"a": 1})
     forged = blob.replace(b'["dict", [["a"', b'["evil", [["a"')
     assert forged != blob
     with pytest.raises(ProtofedError, match="not a packed tree"):
-        unpack(forged)
+        unpack_tree(forged)
 
 
 def test_an_unregistered_class_is_refused_before_it_is_sent() -> None:
@@ -67,7 +67,7 @@ def test_an_unregistered_class_is_refused_before_it_is_sent() -> None:
         pass
 
     with pytest.raises(TypeError, match=r"@tree\.node"):
-        pack(Stray(a=1))
+        pack_tree(Stray(a=1))
 
 
 @given(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from protofed.data import fetch, sources
-from protofed.data.fetch import Remote
-from protofed.data.get import Follow
+from protofed.data.fetch import RemoteFile
+from protofed.data.get import DownloadProgress
 from tests.data.publishing import PUBLISHERS, Truth
 from tests.data.serving import Host, serving
 
@@ -51,7 +51,7 @@ def publish(host: Host, monkeypatch: pytest.MonkeyPatch) -> Publish:
     return make
 
 
-def _described(folder: Path, remote: Remote) -> Remote:
+def _described(folder: Path, remote: RemoteFile) -> RemoteFile:
     """The same file with the small one's checksum, where the table has one at all."""
     content = (folder / remote.name).read_bytes()
     kind = remote.checksum.partition(":")[0]
@@ -65,6 +65,6 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def follow(said: list[str]) -> Follow:
+def follow(said: list[str]) -> DownloadProgress:
     """Keeps the lines, watches nothing."""
-    return Follow(said.append, lambda remote: lambda done, total: None)
+    return DownloadProgress(said.append, lambda remote: lambda done, total: None)

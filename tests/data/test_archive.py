@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.core.disk import sha256
+from protofed.core.disk import file_sha256
 from protofed.core.errors import ProtofedError
 from protofed.data import archive
-from protofed.data.archive import Archive, Array, read
+from protofed.data.archive import ArchiveInfo, Array, read_archive
 
-TOYS = Archive("toy-shop", "toys", ("ball", "car", "doll"))
+TOYS = ArchiveInfo("toy-shop", "toys", ("ball", "car", "doll"))
 Write = Callable[..., Path]
 
 
@@ -53,7 +53,7 @@ def describe(path: Path, classes: tuple[str, ...] = TOYS.classes) -> None:
 def message(parts: tuple[str, ...] = ("",)) -> str:
     """What a failing read says; all such messages are short."""
     with pytest.raises(ProtofedError) as caught:
-        read(TOYS, "shelf.npz", parts)
+        read_archive(TOYS, "shelf.npz", parts)
     assert len(str(caught.value).splitlines()) <= 3
     return str(caught.value)
 
@@ -65,9 +65,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def counting(path: Path) -> str:
         seen.append(path)
-        return sha256(path)
+        return file_sha256(path)
 
-    monkeypatch.setattr(archive, "sha256", counting)
+    monkeypatch.setattr(archive, "file_sha256", counting)
     return seen
 
 
@@ -75,7 +75,7 @@ def test_reads_both_parts_grey_and_coloured(write: Write) -> None:
     grey, coloured = draw((5, 4, 4)), draw((2, 6, 6, 3))
     y_train, y_test = np.array([0, 1, 2, 2, 0], np.uint8), np.array([1, 0], np.int32)
     write(x_train=grey, y_train=y_train, x_test=coloured, y_test=y_test)
-    train, test = read(TOYS, "shelf.npz", ("train", "test"))
+    train, test = read_archive(TOYS, "shelf.npz", ("train", "test"))
     assert train.images.dtype == test.images.dtype == torch.uint8
     assert train.labels.dtype == test.labels.dtype == torch.int64
     assert train.images.shape == (5, 4, 4, 1)
@@ -134,7 +134,7 @@ def test_meta_with_other_classes_is_refused(write: Write) -> None:
 def test_a_flipped_bit_is_caught_even_after_a_good_read(write: Write) -> None:
     path = write(x=draw((9, 4, 4)), y=draw((9,), 3))
     expected = hashlib.sha256(path.read_bytes()).hexdigest()
-    read(TOYS, "shelf.npz", ("",))
+    read_archive(TOYS, "shelf.npz", ("",))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -148,27 +148,27 @@ def test_a_flipped_bit_is_caught_even_after_a_good_read(write: Write) -> None:
 
 def test_a_verified_file_is_hashed_once(write: Write, hashed: list[Path]) -> None:
     path = write(x=draw((3, 4, 4)), y=draw((3,), 3))
-    (first,) = read(TOYS, "shelf.npz", ("",))
-    (second,) = read(TOYS, "shelf.npz", ("",))
+    (first,) = read_archive(TOYS, "shelf.npz", ("",))
+    (second,) = read_archive(TOYS, "shelf.npz", ("",))
     assert hashed == [path.resolve()]
     assert torch.equal(first.images, second.images)
 
 
 def test_a_changed_file_is_hashed_again(write: Write, hashed: list[Path]) -> None:
     path = write(x=draw((3, 4, 4)), y=draw((3,), 3))
-    read(TOYS, "shelf.npz", ("",))
+    read_archive(TOYS, "shelf.npz", ("",))
     os.utime(path, ns=(1, 1))  # touched: same bytes, another time
-    read(TOYS, "shelf.npz", ("",))
+    read_archive(TOYS, "shelf.npz", ("",))
     assert len(hashed) == 2
     write(x=draw((3, 5, 5)), y=draw((3,), 3))  # another file with a checksum of its own
-    (data,) = read(TOYS, "shelf.npz", ("",))
+    (data,) = read_archive(TOYS, "shelf.npz", ("",))
     assert len(hashed) == 3
     assert data.images.shape == (3, 5, 5, 1)
 
 
 def test_an_edited_checksum_is_noticed(write: Write) -> None:
     path = write(x=draw((3, 4, 4)), y=draw((3,), 3))
-    read(TOYS, "shelf.npz", ("",))
+    read_archive(TOYS, "shelf.npz", ("",))
     meta = json.loads(path.with_name("meta.json").read_text())
     meta["files"]["shelf.npz"]["sha256"] = "0" * 64
     path.with_name("meta.json").write_text(json.dumps(meta))
@@ -183,7 +183,7 @@ def test_stamps_of_files_live_together(write: Write, root: Path, hashed: list[Pa
     meta["files"]["box.npz"] = meta["files"]["shelf.npz"]
     path.with_name("meta.json").write_text(json.dumps(meta))
     for file in ("shelf.npz", "box.npz", "shelf.npz", "box.npz"):
-        read(TOYS, file, ("",))
+        read_archive(TOYS, file, ("",))
     assert hashed == [path.resolve(), other.resolve()]
     assert [entry.name for entry in (root / "cache").iterdir()] == ["verified.json"]
 
@@ -196,7 +196,7 @@ def test_broken_stamps_only_cost_a_hash(
     (root / "cache").mkdir()
     (root / "cache" / "verified.json").write_text(broken, encoding="latin-1")
     for _ in range(2):
-        read(TOYS, "shelf.npz", ("",))
+        read_archive(TOYS, "shelf.npz", ("",))
     assert len(hashed) == 1
 
 
@@ -206,8 +206,8 @@ def test_unwritable_cache_only_costs_a_hash(
     write(x=draw((3, 4, 4)), y=draw((3,), 3))
     (root / "file").write_text("")
     monkeypatch.setenv("PROTOFED_CACHE", str(root / "file" / "cache"))  # below a file: no folder
-    assert len(read(TOYS, "shelf.npz", ("",))[0]) == 3
-    assert len(read(TOYS, "shelf.npz", ("",))[0]) == 3
+    assert len(read_archive(TOYS, "shelf.npz", ("",))[0]) == 3
+    assert len(read_archive(TOYS, "shelf.npz", ("",))[0]) == 3
     assert len(hashed) == 2
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from protofed.core.errors import ProtofedError
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data import catalog
 from protofed.data.benchmark import Domain
-from protofed.data.catalog import BENCHMARKS, load
-from protofed.data.partition import Dirichlet, Equal, Shares
+from protofed.data.catalog import BENCHMARKS, load_benchmark
+from protofed.data.partition import DirichletPartition, EqualPartition, SharesPartition
 
 DIGITS = ("mnist", (60_000, 10_000)), ("usps", (7291, 2007)), ("svhn", (10_000, 5000))
 OFFICE = (("caltech", 899, 224), ("amazon", 768, 190), ("webcam", 237, 58), ("dslr", 127, 30))
@@ -57,13 +57,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def marks(part: Dataset) -> list[int]:
+def marks(part: ArrayDataset) -> list[int]:
     """The number that fills each image of a tiny data set."""
     assert bool((part.images == part.images[:, :1, :1, :1]).all())
     return part.images[:, 0, 0, 0].tolist()
 
 
-def counts(part: Dataset, classes: int) -> list[int]:
+def counts(part: ArrayDataset, classes: int) -> list[int]:
     return torch.bincount(part.labels, minlength=classes).tolist()
 
 
@@ -93,40 +93,40 @@ def test_defaults_follow_the_papers() -> None:
 
 def test_notes_about_a_domain_are_found_by_its_name() -> None:
     digits = BENCHMARKS["digits"]
-    assert digits.note("svhn").startswith("a subset, 10,000 of 73,257")
-    assert digits.note("svhn").endswith("; cropped again from the full-number images")
-    assert digits.note("mnist") == ""
+    assert digits.domain_note("svhn").startswith("a subset, 10,000 of 73,257")
+    assert digits.domain_note("svhn").endswith("; cropped again from the full-number images")
+    assert digits.domain_note("mnist") == ""
 
 
 def test_unknown_names_are_answered_with_a_hint() -> None:
     with pytest.raises(ProtofedError, match="unknown benchmark 'pasc'; did you mean 'pacs'"):
-        load("pasc")
+        load_benchmark("pasc")
     with pytest.raises(ProtofedError, match="'photos'; did you mean 'photo'"):
-        load("pacs", ("art", "photos"))
+        load_benchmark("pacs", ("art", "photos"))
     with pytest.raises(ProtofedError, match="known: mnist, usps, svhn, syn, mnistm"):
-        load("digits", ("dslr",))
+        load_benchmark("digits", ("dslr",))
     with pytest.raises(ProtofedError, match="'art' is given twice"):
-        load("pacs", ("art", "photo", "art"))
+        load_benchmark("pacs", ("art", "photo", "art"))
     with pytest.raises(ProtofedError, match="at least 1 pixel"):
-        load("pacs", side=0)
+        load_benchmark("pacs", side=0)
 
 
 def test_missing_data_is_told_by_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PROTOFED_DATA", raising=False)
     for name in SIZES:
         with pytest.raises(ProtofedError, match=f"benchmark '{name}' reads real images"):
-            load(name)
+            load_benchmark(name)
 
 
 def test_office_puts_eight_of_ten_in_order_to_train(tiny: Path) -> None:
-    (domain,) = load("office-caltech", ("dslr",), side=4).domains
+    (domain,) = load_benchmark("office-caltech", ("dslr",), side=4).domains
     assert marks(domain.train) == [*range(8), *range(10, 18), 20, 21, 22]
     assert marks(domain.test) == [8, 9, 18, 19]
     assert domain.test.labels.tolist() == [8 % 7, 9 % 7, 18 % 7, 19 % 7]
 
 
 def test_pacs_splits_at_random_once_and_for_all(tiny: Path) -> None:
-    (domain,) = load("pacs", ("art",), side=4).domains
+    (domain,) = load_benchmark("pacs", ("art",), side=4).domains
     assert domain.name == "art"
     train, test = marks(domain.train), marks(domain.test)
     assert sorted(train + test) == list(range(23))
@@ -134,59 +134,59 @@ def test_pacs_splits_at_random_once_and_for_all(tiny: Path) -> None:
     assert train == sorted(train)
     assert test != list(range(7))
     assert domain.train.labels.tolist() == [mark % 7 for mark in train]
-    assert marks(load("pacs", ("art",), side=4).domains[0].test) == test
+    assert marks(load_benchmark("pacs", ("art",), side=4).domains[0].test) == test
 
 
 def test_images_get_the_asked_side_or_the_default_one(tiny: Path) -> None:
-    (small,) = load("pacs", ("art",), side=8).domains
-    (usual,) = load("pacs", ("art",)).domains
+    (small,) = load_benchmark("pacs", ("art",), side=8).domains
+    (usual,) = load_benchmark("pacs", ("art",)).domains
     assert small.train.images.shape == (16, 8, 8, 3)
     assert usual.test.images.shape == (7, 64, 64, 3)
     assert marks(usual.test) == marks(small.test)
 
 
 def test_domains_come_in_the_asked_order_with_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Dataset(torch.zeros(2, 5, 5, 1, dtype=torch.uint8), torch.tensor([0, 1]))
+    part = ArrayDataset(torch.zeros(2, 5, 5, 1, dtype=torch.uint8), torch.tensor([0, 1]))
 
     def read(domain: str) -> Domain:
         return Domain(domain, part, part, f"{domain} by itself")
 
     entry = replace(BENCHMARKS["digits"], read=read)
     monkeypatch.setitem(catalog.BENCHMARKS, "digits", entry)
-    chosen = load("digits", ("mnistm", "usps")).domains
+    chosen = load_benchmark("digits", ("mnistm", "usps")).domains
     assert [domain.name for domain in chosen] == ["mnistm", "usps"]
-    assert chosen[0].note == entry.note("mnistm")
+    assert chosen[0].note == entry.domain_note("mnistm")
     assert chosen[1].note == "usps by itself"
-    assert [d.name for d in load("digits").domains] == ["mnist", "usps", "svhn", "syn"]
+    assert [d.name for d in load_benchmark("digits").domains] == ["mnist", "usps", "svhn", "syn"]
 
 
 def test_default_partitions_know_just_the_chosen_domains() -> None:
     digits = BENCHMARKS["digits"]
-    assert digits.partition_for() == Shares(
+    assert digits.default_partition() == SharesPartition(
         clients={"mnist": 1, "usps": 4, "svhn": 2, "syn": 3},
         samples={"mnist": 600, "usps": 72, "svhn": 732, "syn": 229},
     )
-    assert digits.partition_for(("mnistm", "usps")) == Shares(
+    assert digits.default_partition(("mnistm", "usps")) == SharesPartition(
         clients={"mnistm": 1, "usps": 4}, samples={"mnistm": 590, "usps": 72}
     )
-    assert BENCHMARKS["office-caltech"].partition_for(("dslr",)) == Shares(
+    assert BENCHMARKS["office-caltech"].default_partition(("dslr",)) == SharesPartition(
         clients={"dslr": 4}, share=0.2, repair=True
     )
-    mini = BENCHMARKS["digits-mini"].partition_for(("print",))
-    assert mini == Equal(clients={"print": 1})
-    assert BENCHMARKS["cifar100"].partition_for() == Dirichlet(clients=10, alpha=0.5)
+    mini = BENCHMARKS["digits-mini"].default_partition(("print",))
+    assert mini == EqualPartition(clients={"print": 1})
+    assert BENCHMARKS["cifar100"].default_partition() == DirichletPartition(clients=10, alpha=0.5)
     with pytest.raises(ProtofedError, match="unknown domain of digits 'photo'"):
-        digits.partition_for(("photo",))
+        digits.default_partition(("photo",))
 
 
 @pytest.mark.parametrize("name", ["digits", "office-caltech", "pacs"])
 def test_default_partitions_fit_their_domains(name: str) -> None:
     known, entry = {"syn": (10_000, 2_000)} | SIZES[name], BENCHMARKS[name]
     everything = entry.domains + entry.on_request
-    rule = entry.partition_for(everything)
+    rule = entry.default_partition(everything)
     for domain, clients in rule.spread(everything).items():
         labels = np.arange(known[domain][0]) % len(entry.classes)
-        hands = rule.deal(labels, clients, domain, np.random.default_rng(0))
+        hands = rule.assign_rows(labels, clients, domain, np.random.default_rng(0))
         assert len(hands) == clients >= 1
         assert len(np.unique(np.concatenate(hands))) == sum(map(len, hands))
 
@@ -194,7 +194,7 @@ def test_default_partitions_fit_their_domains(name: str) -> None:
 def test_digits_mini_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PROTOFED_DATA", raising=False)
     monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path))
-    benchmark = load("digits-mini", ("optical",))
+    benchmark = load_benchmark("digits-mini", ("optical",))
     assert benchmark.classes == tuple("0123456789")
     check_parts(benchmark.domains[0], side=32, classes=10)
 
@@ -208,7 +208,7 @@ def test_import_is_light() -> None:
 @pytest.mark.parametrize("name", list(SIZES))
 def test_real_data_has_the_sizes_of_the_papers(name: str, data: Path) -> None:
     entry = BENCHMARKS[name]
-    for domain in load(name, tuple(SIZES[name])).domains:
+    for domain in load_benchmark(name, tuple(SIZES[name])).domains:
         assert (len(domain.train), len(domain.test)) == SIZES[name][domain.name]
         check_parts(domain, entry.side, len(entry.classes))
 
@@ -244,7 +244,7 @@ def test_real_splits_lose_and_repeat_nothing(name: str, domain: str, data: Path)
 
 
 def test_real_amazon_has_the_repeated_images_that_its_note_tells_of(data: Path) -> None:
-    _, train, test, note = load("office-caltech", ("amazon",), side=64).domains[0]
+    _, train, test, note = load_benchmark("office-caltech", ("amazon",), side=64).domains[0]
     seen = {image.numpy().tobytes() for image in train.images}
     repeated = sum(image.numpy().tobytes() in seen for image in test.images)
     assert f"{repeated} of the {len(test)} test images" in note

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protofed.data.decode import MOST_PIXELS, Decoded, decode
+from protofed.data.decode import MOST_PIXELS, DecodedImage, decode_image
 from tests.data.pictures import BAD, bomb, drawing, spoil
 
 
-def good(path: Path, side: int = 24) -> Decoded:
-    found = decode(str(path), side)
+def good(path: Path, side: int = 24) -> DecodedImage:
+    found = decode_image(str(path), side)
     assert not isinstance(found, str), found
     return found
 
@@ -21,7 +21,7 @@ def good(path: Path, side: int = 24) -> Decoded:
 @pytest.mark.parametrize("name", [name for name in BAD if not name.endswith("txt")])
 def test_every_kind_of_bad_file_is_told_by_a_reason(name: str, tmp_path: Path) -> None:
     says = spoil(tmp_path)[name]
-    found = decode(str(tmp_path / name), 32)
+    found = decode_image(str(tmp_path / name), 32)
     assert isinstance(found, str)
     assert says in found or name == "link.png"
 
@@ -51,7 +51,7 @@ def test_an_image_at_the_cap_is_read_and_one_above_is_not(
     Image.fromarray(drawing(0, 0)).save(tmp_path / "at.png")
     Image.fromarray(drawing(0, 0, side=25)).save(tmp_path / "above.png")
     good(tmp_path / "at.png")
-    assert "megapixels" in str(decode(str(tmp_path / "above.png"), 32))
+    assert "megapixels" in str(decode_image(str(tmp_path / "above.png"), 32))
 
 
 @pytest.mark.parametrize("ending", ["png", "bmp", "webp", "gif", "tif", "ppm"])

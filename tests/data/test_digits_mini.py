@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 from protofed.core.errors import ProtofedError
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data import digits_mini
-from protofed.data.digits_mini import DOMAINS, domain, synthetic_digits
+from protofed.data.digits_mini import DOMAINS, digits_mini_domain, synthetic_digits
 
 CHANNELS = {"optical": 1, "print": 1, "syn": 3, "street": 3}
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROTOFED_CACHE", str(path))
         for name in DOMAINS:
-            domain(name)
+            digits_mini_domain(name)
     return path
 
 
@@ -33,13 +33,13 @@ def use_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROTOFED_CACHE", str(folder))
 
 
-def hashes(data: Dataset) -> set[bytes]:
+def hashes(data: ArrayDataset) -> set[bytes]:
     return {image.numpy().tobytes() for image in data.images}
 
 
 @pytest.mark.parametrize("name", DOMAINS)
 def test_sizes_types_and_balance(name: str) -> None:
-    made = domain(name)
+    made = digits_mini_domain(name)
     assert made.name == name
     for part, each in ((made.train, 120), (made.test, 30)):
         assert part.images.shape == (10 * each, 32, 32, CHANNELS[name])
@@ -51,7 +51,7 @@ def test_sizes_types_and_balance(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOMAINS)
 def test_no_image_is_in_both_parts_or_twice_in_one(name: str) -> None:
-    made = domain(name)
+    made = digits_mini_domain(name)
     train, test = hashes(made.train), hashes(made.test)
     assert len(train) == 1200
     assert len(test) == 300
@@ -62,9 +62,9 @@ def test_no_image_is_in_both_parts_or_twice_in_one(name: str) -> None:
 def test_made_again_without_a_cache_it_is_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = domain(name)
+    kept = digits_mini_domain(name)
     monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path))
-    made = domain(name)
+    made = digits_mini_domain(name)
     for one, other in ((kept.train, made.train), (kept.test, made.test)):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.labels, other.labels)
@@ -82,7 +82,7 @@ def test_optical_images_are_real_digits_with_their_own_labels() -> None:
     small = torch.from_numpy(rows).reshape(-1, 1, 8, 8) * 255 / 16
     # Torch's bicubic curve is not quite Pillow's, so the source of an image is only the nearest.
     large = F.interpolate(small, size=(32, 32), mode="bicubic").clamp(0, 255).flatten(1)
-    made = domain("optical")
+    made = digits_mini_domain("optical")
     for part in (made.train, made.test):
         distance, nearest = torch.cdist(part.images.double().flatten(1), large).min(dim=1)
         assert distance.max() / 32 < 10  # root mean square, in grey levels
@@ -91,14 +91,16 @@ def test_optical_images_are_real_digits_with_their_own_labels() -> None:
 
 
 def test_optical_is_light_on_dark() -> None:
-    images = domain("optical").train.images
+    images = digits_mini_domain("optical").train.images
     assert images.max() == 255
     assert images.flatten(1).median(dim=1).values.double().mean() < 100
     assert images[:, :, 0].double().mean() < images[:, :, 16].double().mean() / 3
 
 
 def test_domains_differ_in_look() -> None:
-    brightness = {name: domain(name).train.images.double().mean().item() for name in DOMAINS}
+    brightness = {
+        name: digits_mini_domain(name).train.images.double().mean().item() for name in DOMAINS
+    }
     assert brightness["optical"] < 100 < 200 < brightness["print"]
 
 
@@ -111,10 +113,10 @@ def test_synthetic_digits_at_full_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.train.images.shape == (1500, 32, 32, 3)
     assert torch.bincount(made.test.labels).tolist() == [10] * 10
     train, test = hashes(made.train), hashes(made.test)
-    mini = domain("syn")
+    mini = digits_mini_domain("syn")
     assert len(train | test | hashes(mini.train) | hashes(mini.test)) == 1500 + 100 + 1500
 
 
 def test_unknown_domain_is_told() -> None:
     with pytest.raises(ProtofedError, match="did you mean 'optical'"):
-        domain("optcal")
+        digits_mini_domain("optcal")

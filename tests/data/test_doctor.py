@@ -10,15 +10,15 @@ import torch
 from PIL import Image, ImageEnhance
 
 from protofed.core.errors import ProtofedError
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data.benchmark import Benchmark, Domain
-from protofed.data.decode import HASH_SIDE, decode, perceptual_hash
-from protofed.data.doctor import Diagnosis, examine
+from protofed.data.decode import HASH_SIDE, decode_image, perceptual_hash
+from protofed.data.doctor import Diagnosis, diagnose_benchmark
 from protofed.data.duplicates import NEAR_BITS
 from protofed.data.findings import GRADES
-from protofed.data.packing import packed
-from protofed.data.shift import measure
-from protofed.experiment.parse import experiment_from
+from protofed.data.packing import pack_folder
+from protofed.data.shift import measure_domain_shift
+from protofed.experiment.parse import parse_experiment
 from tests.data.pictures import drawing, make, spoil
 
 
@@ -81,7 +81,7 @@ def test_copies_are_found_and_graded_by_what_they_do(tmp_path: Path) -> None:
     second.resize((70, 70)).save(root / "new" / "train" / "cat" / "smaller.jpg")
     scene(3).save(root / "neg" / "cat" / "three.png")
     scene(3).save(root / "neg" / "bird" / "three.png")
-    found = examine(str(root))
+    found = diagnose_benchmark(str(root))
     assert details(found, "(the same pixels) in training and in test") == [
         "new/train/cat/one.png = new/test/cat/again.bmp"
     ]
@@ -103,7 +103,7 @@ def test_counts_bad_files_tiny_and_uneven_classes(tmp_path: Path) -> None:
         path.unlink()
     (root / "photo" / "dog").mkdir()
     Image.fromarray(drawing(0, 99)).save(root / "photo" / "dog" / "only.png")
-    found = examine(str(root))
+    found = diagnose_benchmark(str(root))
     assert found.counts["neg"] == {"bird": (24, 6), "cat": (24, 6), "dog": (0, 0)}
     assert found.counts["photo"] == {"bird": (24, 6), "cat": (3, 1), "dog": (1, 0)}
     told = details(found, "10 files cannot be used")
@@ -111,14 +111,14 @@ def test_counts_bad_files_tiny_and_uneven_classes(tmp_path: Path) -> None:
     assert details(found, "a domain lacks") == ["neg: dog"]
     assert details(found, "fewer than 10 images") == ["photo: cat, 3 + 1", "photo: dog, 1 + 0"]
     assert details(found, "times the smallest or more (1)") == ["photo: bird 24, dog 1"]
-    assert found.plain()["findings"][0]["advice"]
+    assert found.to_dict()["findings"][0]["advice"]
 
 
-def dataset(size: int, seed: int, negative: bool) -> Dataset:
+def dataset(size: int, seed: int, negative: bool) -> ArrayDataset:
     labels = torch.arange(size) % 2
     name = "neg" if negative else "plain"
     images = [drawing(label, seed + n, name) for n, label in enumerate(labels.tolist())]
-    return Dataset(torch.from_numpy(np.stack(images)), labels)
+    return ArrayDataset(torch.from_numpy(np.stack(images)), labels)
 
 
 @pytest.mark.parametrize("negative", [False, True])
@@ -127,7 +127,7 @@ def test_the_probe_tells_a_shift_from_noise(negative: bool) -> None:
         Domain(name, dataset(200, seed, other), dataset(100, seed + 10_000, other))
         for name, seed, other in (("one", 0, False), ("two", 50_000, negative))
     )
-    shift = measure(Benchmark("toy", ("disc", "bar"), domains))
+    shift = measure_domain_shift(Benchmark("toy", ("disc", "bar"), domains))
     assert shift is not None
     assert min(shift.accuracy[name][name] for name in ("one", "two")) > 80
     if negative:
@@ -139,8 +139,8 @@ def test_the_probe_tells_a_shift_from_noise(negative: bool) -> None:
 
 def test_the_suggested_spec_is_one(tmp_path: Path) -> None:
     root = make(tmp_path / 'own "images"')
-    found = examine(str(root))
-    experiment = experiment_from(tomllib.loads(found.spec))
+    found = diagnose_benchmark(str(root))
+    experiment = parse_experiment(tomllib.loads(found.spec))
     assert experiment.data.name == str(root)
     assert experiment.partition.clients == {"neg": 1, "photo": 1}
     assert experiment.training.batch == 16
@@ -149,36 +149,36 @@ def test_the_suggested_spec_is_one(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_trained_on_is_a_finding(tmp_path: Path) -> None:
     root = make(tmp_path / "own")
     (root / "neg" / "cat").rename(root / "neg" / "CAT")
-    found = examine(str(root))
+    found = diagnose_benchmark(str(root))
     assert (found.findings[0].grade, found.spec) == ("stop", "")
     assert any("CAT in neg" in line for line in found.findings[0].details)
     with pytest.raises(ProtofedError, match="is not there"):
-        examine(str(tmp_path / "nowhere"))
+        diagnose_benchmark(str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"neg": 1}', None])
 def test_a_damaged_list_of_files_is_made_again(content: str | None, tmp_path: Path) -> None:
     root = make(tmp_path / "own")
-    whole = examine(str(root)).plain()
-    index = packed(root, 32).place / "index.json"
+    whole = diagnose_benchmark(str(root)).to_dict()
+    index = pack_folder(root, 32).place / "index.json"
     index.unlink()
     if content is not None:
         index.write_text(content)
-    assert examine(str(root)).plain() == whole
+    assert diagnose_benchmark(str(root)).to_dict() == whole
     assert len(index.read_text()) > 1000
 
 
 def test_a_benchmark_can_be_examined_too() -> None:
-    found = examine("digits-mini")
+    found = diagnose_benchmark("digits-mini")
     assert found.shift is not None
     assert found.shift.word in ("strong", "moderate")
-    assert experiment_from(tomllib.loads(found.spec)).data.name == "digits-mini"
+    assert parse_experiment(tomllib.loads(found.spec)).data.name == "digits-mini"
     assert found.counts["optical"]["3"] == (120, 30)
 
 
 def test_decoded_and_arrays_have_the_same_hash(tmp_path: Path) -> None:
     image = Image.fromarray(drawing(0, 5))
     image.save(tmp_path / "a.png")
-    found = decode(str(tmp_path / "a.png"), 32)
+    found = decode_image(str(tmp_path / "a.png"), 32)
     assert not isinstance(found, str)
     assert found.look == perceptual_hash(image)

@@ -26,8 +26,8 @@ def test_the_numbers_follow_from_the_published_ones() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_default_partitions_fit_the_published_sets(name: str) -> None:
     entry = BENCHMARKS[name]
-    rule = entry.partition_for()
+    rule = entry.default_partition()
     for domain, clients in rule.spread(entry.domains).items():
         labels = np.arange(PUBLISHED[name][domain]) % len(entry.classes)
-        hands = rule.deal(labels, clients, domain, np.random.default_rng(0))
+        hands = rule.assign_rows(labels, clients, domain, np.random.default_rng(0))
         assert len(np.unique(np.concatenate(hands))) == sum(map(len, hands)) > 0

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from protofed.data.duplicates import NEAR_BITS, NEAR_CORRELATION, Picture, near
+from protofed.data.duplicates import NEAR_BITS, NEAR_CORRELATION, HashedImage, near_duplicates
 
 
-def picture(number: int, look: bytes) -> Picture:
-    return Picture(f"{number}.png", "photo", "train", "cat", str(number), look, 32, 32)
+def picture(number: int, look: bytes) -> HashedImage:
+    return HashedImage(f"{number}.png", "photo", "train", "cat", str(number), look, 32, 32)
 
 
 def test_groups_are_those_of_a_slow_search_over_all_pairs() -> None:
@@ -30,7 +30,7 @@ def test_groups_are_those_of_a_slow_search_over_all_pairs() -> None:
     expected = [rows for rows in slow if len(rows) > 1]
     assert len(expected) > 10
     assert max(map(len, expected)) > 2  # joined by one between them
-    assert near(pictures, greys.astype(np.float32)) == expected
+    assert near_duplicates(pictures, greys.astype(np.float32)) == expected
 
 
 def noise(count: int) -> NDArray[np.float32]:
@@ -44,7 +44,7 @@ def test_memory_does_not_grow_with_the_pairs_that_have_one_hash(flat: bool) -> N
     pictures = [picture(number, bytes(32)) for number in range(count)]
     tracemalloc.start()
     try:
-        found = near(pictures, greys)
+        found = near_duplicates(pictures, greys)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -14,7 +14,7 @@ import pytest
 
 from protofed.core.errors import ProtofedError
 from protofed.data import extract as extracting
-from protofed.data.extract import extract
+from protofed.data.extract import extract_archive
 
 Make = Callable[[Path], None]
 
@@ -128,7 +128,7 @@ def test_nothing_of_a_hostile_archive_is_written(kind: str, tmp_path: Path) -> N
     make(archive)
     before = everything(tmp_path)
     with pytest.raises(ProtofedError, match=why):
-        extract(archive, tmp_path / "a" / "b" / "content")
+        extract_archive(archive, tmp_path / "a" / "b" / "content")
     assert everything(tmp_path) == before
     assert not Path("/tmp/out.txt").exists()
 
@@ -140,15 +140,15 @@ def test_members_and_bytes_are_counted(
     names = [f"f{number}" for number in range(20)]
     members = [plain(n, b"12345") if make is tarred else (n, b"12345") for n in names]
     make(*members)(tmp_path / "a")
-    extract(tmp_path / "a", tmp_path / "fine")
+    extract_archive(tmp_path / "a", tmp_path / "fine")
     assert len(everything(tmp_path / "fine")) == 20
     monkeypatch.setattr(extracting, "MOST_MEMBERS", 19)
     with pytest.raises(ProtofedError, match="more than 19 members"):
-        extract(tmp_path / "a", tmp_path / "no")
+        extract_archive(tmp_path / "a", tmp_path / "no")
     monkeypatch.setattr(extracting, "MOST_MEMBERS", 20)
     monkeypatch.setattr(extracting, "MOST_BYTES", 99)
     with pytest.raises(ProtofedError, match="more than"):
-        extract(tmp_path / "a", tmp_path / "no")
+        extract_archive(tmp_path / "a", tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
 
@@ -157,7 +157,7 @@ def test_more_than_a_hundred_thousand_members_are_refused(tmp_path: Path) -> Non
         for number in range(100_001):
             archive.writestr(f"{number}/", b"")
     with pytest.raises(ProtofedError, match="more than 100,000 members"):
-        extract(tmp_path / "a.zip", tmp_path / "no")
+        extract_archive(tmp_path / "a.zip", tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
 
@@ -167,7 +167,7 @@ def test_a_tar_that_hides_its_bytes_in_a_header_is_refused(tmp_path: Path) -> No
     with tarfile.open(tmp_path / "a.tgz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(info)
     with pytest.raises(ProtofedError, match="times its size"):
-        extract(tmp_path / "a.tgz", tmp_path / "no")
+        extract_archive(tmp_path / "a.tgz", tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
 
@@ -176,9 +176,9 @@ def test_a_cut_archive_is_no_archive(make: Callable[..., Make], tmp_path: Path) 
     content = bytes(i * i % 251 for i in range(50_000))
     make(plain("a/b", content) if make is tarred else ("a/b", content))(tmp_path / "a")
     whole = (tmp_path / "a").read_bytes()
-    extract(tmp_path / "a", tmp_path / "fine")
+    extract_archive(tmp_path / "a", tmp_path / "fine")
     assert (tmp_path / "fine" / "a" / "b").read_bytes() == content
     (tmp_path / "a").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ProtofedError, match="no whole"):
-        extract(tmp_path / "a", tmp_path / "no")
+        extract_archive(tmp_path / "a", tmp_path / "no")
     assert not (tmp_path / "no").exists()

@@ -13,10 +13,10 @@ from PIL import Image
 from protofed.core.errors import ProtofedError
 from protofed.core.progress import telling
 from protofed.data import packing, pool
-from protofed.data.catalog import entry_of, load, looks_like_a_folder
-from protofed.data.folder import folder_entry, label_of
-from protofed.data.layout import LooseFile
-from protofed.data.packing import packed
+from protofed.data.catalog import benchmark_info, load_benchmark, looks_like_folder
+from protofed.data.folder import folder_info, folder_label
+from protofed.data.layout import StrayFile
+from protofed.data.packing import pack_folder
 from tests.data.pictures import CLASSES, drawing, make, spoil
 
 
@@ -35,23 +35,23 @@ def root(tmp_path: Path) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often a folder is decoded."""
     calls: list[int] = []
-    honest = pool.decoded
+    honest = pool.decode_in_parallel
 
-    def counting(files: list[LooseFile], side: int, doing: str) -> object:
+    def counting(files: list[StrayFile], side: int, doing: str) -> object:
         calls.append(len(files))
         return honest(files, side, doing)
 
-    monkeypatch.setattr(packing, "decoded", counting)
+    monkeypatch.setattr(packing, "decode_in_parallel", counting)
     return calls
 
 
 def names(root: Path, side: int = 32) -> dict[str, dict[str, list[str]]]:
-    index = json.loads((packed(root, side).place / "index.json").read_text())
+    index = json.loads((pack_folder(root, side).place / "index.json").read_text())
     return {d: {p: [row[0] for row in rows] for p, rows in of.items()} for d, of in index.items()}
 
 
 def test_a_folder_becomes_a_benchmark_with_its_own_pixels(root: Path) -> None:
-    benchmark = load(str(root), side=24)
+    benchmark = load_benchmark(str(root), side=24)
     assert benchmark.classes == CLASSES
     assert [domain.name for domain in benchmark.domains] == ["neg", "photo"]
     for domain in benchmark.domains:
@@ -71,92 +71,92 @@ def test_a_folder_becomes_a_benchmark_with_its_own_pixels(root: Path) -> None:
 def test_the_second_start_decodes_nothing_and_an_edit_is_noticed(
     root: Path, decoded: list[int]
 ) -> None:
-    first = folder_entry(root).version(32)
-    assert folder_entry(root).version(32) == first
-    load(str(root))
+    first = folder_info(root).version(32)
+    assert folder_info(root).version(32) == first
+    load_benchmark(str(root))
     assert decoded == [40]
     path = root / "photo" / "cat" / "001.png"
     before = path.stat()
     Image.fromarray(255 - drawing(1, 1, "photo")).save(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # an edit that hides its time
-    second = folder_entry(root).version(32)
+    second = folder_info(root).version(32)
     assert second != first
     Image.fromarray(drawing(1, 1, "photo")).save(path)
-    assert folder_entry(root).version(32) == first  # the same images again
+    assert folder_info(root).version(32) == first  # the same images again
     assert decoded == [40, 40, 40]
 
 
 def test_another_size_is_another_pack_and_old_packs_go(root: Path, cache: Path) -> None:
-    assert folder_entry(root).version(16) != folder_entry(root).version(32)
+    assert folder_info(root).version(16) != folder_info(root).version(32)
     (root / "photo" / "cat" / "001.png").unlink()
-    folder_entry(root).version(32)
+    folder_info(root).version(32)
     assert sorted(len(list(kept.iterdir())) for kept in (cache / "folders").iterdir()) == [1, 1]
 
 
 def test_a_damaged_pack_is_made_again(root: Path, decoded: list[int]) -> None:
-    whole = load(str(root)).domains[0].train.images
-    file = packed(root, 32).place / "neg.npz"
+    whole = load_benchmark(str(root)).domains[0].train.images
+    file = pack_folder(root, 32).place / "neg.npz"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    assert torch.equal(load(str(root)).domains[0].train.images, whole)
-    (packed(root, 32).place / "meta.json").write_text("{")
-    assert torch.equal(load(str(root)).domains[0].train.images, whole)
+    assert torch.equal(load_benchmark(str(root)).domains[0].train.images, whole)
+    (pack_folder(root, 32).place / "meta.json").write_text("{")
+    assert torch.equal(load_benchmark(str(root)).domains[0].train.images, whole)
     assert len(decoded) == 3
 
 
 def test_without_a_cache_it_works_all_the_same(
     root: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
 ) -> None:
-    version = folder_entry(root).version(32)
+    version = folder_info(root).version(32)
     monkeypatch.setenv("PROTOFED_CACHE", "/proc/nowhere")
-    assert folder_entry(root).version(32) == version
-    assert len(load(str(root)).domains) == 2
+    assert folder_info(root).version(32) == version
+    assert len(load_benchmark(str(root)).domains) == 2
     assert decoded == [40, 40]
 
 
 def test_workers_make_the_same_pack_and_tell_how_far_they_are(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = packed(root, 32).revision
+    alone = pack_folder(root, 32).revision
     monkeypatch.setattr(pool, "ALONE", 0)
-    monkeypatch.setattr(pool, "cores", lambda: 2)
+    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
     told: list[tuple[str, int, int]] = []
     token = telling.set(lambda *words: told.append(words))
     try:
-        assert packed(root, 32, fresh=True).revision == alone
+        assert pack_folder(root, 32, fresh=True).revision == alone
     finally:
         telling.reset(token)
     assert told == [("packing images", number, 40) for number in range(1, 41)]
 
 
 def test_bad_files_are_skipped_with_names_and_reasons_or_refused(root: Path) -> None:
-    clean = {d.name: len(d.train) + len(d.test) for d in load(str(root)).domains}
+    clean = {d.name: len(d.train) + len(d.test) for d in load_benchmark(str(root)).domains}
     bad = spoil(root / "photo" / "cat")
-    skipped = packed(root, 32).skipped
+    skipped = pack_folder(root, 32).skipped
     assert {name.rpartition("/")[2] for name in skipped} == set(bad)
     for name, says in bad.items():
         assert says in skipped[f"photo/cat/{name}"]
-    neg, photo = load(str(root)).domains
+    neg, photo = load_benchmark(str(root)).domains
     assert {d.name: len(d.train) + len(d.test) for d in (neg, photo)} == clean
     assert "10 files skipped" in photo.note
     assert all(name in photo.note for name in bad)
     assert "skipped" not in neg.note
     with pytest.raises(ProtofedError, match="10 files cannot be used") as refused:
-        folder_entry(root, strict=True).version(32)
+        folder_info(root, strict=True).version(32)
     assert all(name in str(refused.value) for name in bad)
 
 
 def test_the_split_follows_the_pixels_and_keeps_copies_together(root: Path) -> None:
-    before = load(str(root)).domains[1]
+    before = load_benchmark(str(root)).domains[1]
     for number, path in enumerate(sorted((root / "photo" / "cat").iterdir())):
         path.rename(path.with_name(f"other-{99 - number}{path.suffix}"))
-    after = load(str(root)).domains[1]
+    after = load_benchmark(str(root)).domains[1]
     kinds = [{image.numpy().tobytes() for image in d.test.images} for d in (before, after)]
     assert kinds[0] == kinds[1]
     for path in sorted((root / "photo" / "cat").iterdir()):
         shutil.copy(path, path.with_name(f"copy-{path.name}"))
-    both = load(str(root)).domains[1]
+    both = load_benchmark(str(root)).domains[1]
     train, test = ({i.numpy().tobytes() for i in p.images} for p in (both.train, both.test))
     assert not train & test
 
@@ -177,7 +177,7 @@ def test_splits_are_read_from_folders(
         make(tmp_path / "own", ("one",), each=5)
         (tmp_path / "own" / "photo").mkdir(exist_ok=True)
         (tmp_path / "own" / "one").rename(tmp_path / "own" / "photo" / split)
-    (domain,) = load(str(tmp_path / "own")).domains
+    (domain,) = load_benchmark(str(tmp_path / "own")).domains
     assert (len(domain.train), len(domain.test)) == expected
     assert ("val images were added" in domain.note) == ("valid" in splits)
     assert ("split by protofed" in domain.note) == (splits == ("train",))
@@ -186,17 +186,17 @@ def test_splits_are_read_from_folders(
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     make(tmp_path / "own", ("photo",))
     (tmp_path / "own" / "photo" / "cat").rename(tmp_path / "own" / "photo" / "train")
-    assert load(str(tmp_path / "own")).classes == ("bird", "train")
+    assert load_benchmark(str(tmp_path / "own")).classes == ("bird", "train")
 
 
 def test_classes_are_compared_across_domains(root: Path) -> None:
     (root / "photo" / "cat").rename(root / "photo" / "Cat")
     with pytest.raises(ProtofedError, match="differ only by case") as fault:
-        load(str(root))
+        load_benchmark(str(root))
     assert "Cat in photo" in str(fault.value)
     assert "cat in neg" in str(fault.value)
     (root / "photo" / "Cat").rename(root / "photo" / "dog")
-    notes = folder_entry(root).notes
+    notes = folder_info(root).notes
     assert "photo: has no folder for class cat" in notes
     assert "class dog is only in photo" in notes
 
@@ -222,7 +222,7 @@ def test_other_layouts_are_refused(paths: list[str], says: str, tmp_path: Path) 
         if not path.endswith("/"):
             place.touch()
     with pytest.raises(ProtofedError, match=says):
-        load(str(tmp_path / "own"))
+        load_benchmark(str(tmp_path / "own"))
 
 
 def test_what_is_a_folder_and_what_a_benchmark(
@@ -231,9 +231,9 @@ def test_what_is_a_folder_and_what_a_benchmark(
     monkeypatch.chdir(tmp_path)
     for name in ("digits", "photos"):
         (tmp_path / name).mkdir()
-    told = {n: looks_like_a_folder(n) for n in ("digits", "./digits", "photos", "a/b", "~", "pcas")}
+    told = {n: looks_like_folder(n) for n in ("digits", "./digits", "photos", "a/b", "~", "pcas")}
     assert list(told.values()) == [False, True, True, True, True, False]
-    assert entry_of("digits").side == 32
+    assert benchmark_info("digits").side == 32
     with pytest.raises(ProtofedError, match="is not there"):
-        entry_of("a/b")
-    assert (label_of("/x/my images"), label_of("/")) == ("my-images", "images")
+        benchmark_info("a/b")
+    assert (folder_label("/x/my images"), folder_label("/")) == ("my-images", "images")

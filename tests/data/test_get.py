@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.core.disk import sha256
+from protofed.core.disk import file_sha256
 from protofed.core.errors import ProtofedError
 from protofed.data import get as getting
 from protofed.data import sources
 from protofed.data.archive import PUBLISHED
-from protofed.data.catalog import BENCHMARKS, load
-from protofed.data.fetch import Remote
-from protofed.data.get import LOCK, Follow, get
-from protofed.data.sources import SOURCES, missing, wanted
+from protofed.data.catalog import BENCHMARKS, load_benchmark
+from protofed.data.fetch import RemoteFile
+from protofed.data.get import LOCK, DownloadProgress, download_benchmark
+from protofed.data.sources import SOURCES, missing_sources, sources_for
 from tests.data.conftest import Publish
 from tests.data.publishing import PUBLISHERS
 from tests.data.serving import Host
@@ -30,17 +30,17 @@ def root(tmp_path: Path) -> Path:
 
 
 def seen(root: Path) -> dict[str, str]:
-    return {str(p.relative_to(root)): sha256(p) for p in root.rglob("*") if p.is_file()}
+    return {str(p.relative_to(root)): file_sha256(p) for p in root.rglob("*") if p.is_file()}
 
 
 def test_every_real_set_of_the_catalog_can_be_had() -> None:
     needed = {name for name, entry in BENCHMARKS.items() if entry.needs_data}
     assert {source.archive for source in SOURCES.values()} == needed
     assert set(PUBLISHERS) == set(SOURCES)
-    assert wanted("digits") == ("mnist", "mnistm", "svhn", "usps")
-    assert wanted("mnist-m") == ("mnistm",)
+    assert sources_for("digits") == ("mnist", "mnistm", "svhn", "usps")
+    assert sources_for("mnist-m") == ("mnistm",)
     with pytest.raises(ProtofedError, match="unknown public set 'pasc'; did you mean 'pacs'"):
-        wanted("pasc")
+        sources_for("pasc")
 
 
 def test_the_table_is_well_formed() -> None:
@@ -57,12 +57,12 @@ def test_the_table_is_well_formed() -> None:
 
 @pytest.mark.parametrize("name", sorted(PUBLISHERS))
 def test_a_set_is_fetched_stored_and_loaded(
-    name: str, publish: Publish, root: Path, follow: Follow, said: list[str]
+    name: str, publish: Publish, root: Path, follow: DownloadProgress, said: list[str]
 ) -> None:
     truth = publish(name)
     source = sources.SOURCES[name]
-    assert name in missing(source.archive)
-    assert get(name, root, follow)
+    assert name in missing_sources(source.archive)
+    assert download_benchmark(name, root, follow)
     folder = root / source.home.folder
     kept = {"meta.json", *truth}
     assert {path.name for path in folder.iterdir()} == kept
@@ -71,14 +71,14 @@ def test_a_set_is_fetched_stored_and_loaded(
             assert set(stored.files) - {"names"} == set(arrays) - {"names"}
             for key, array in arrays.items():
                 assert np.array_equal(stored[key], array), (file, key)
-    assert name not in missing(source.archive)
+    assert name not in missing_sources(source.archive)
     assert not any(line.startswith("note:") for line in said)
     before = seen(root)
-    assert not get(name, root, follow)  # once is enough
+    assert not download_benchmark(name, root, follow)  # once is enough
     assert seen(root) == before
     entry = BENCHMARKS[source.archive]
     chosen = (name,) if source.archive == "digits" else ()
-    for domain in load(source.archive, chosen).domains:
+    for domain in load_benchmark(source.archive, chosen).domains:
         assert len(domain.train) > 0 < len(domain.test)
         assert domain.train.images.shape[1:3] == (entry.side, entry.side)
         if len(next(iter(truth.values()))) == 4:  # the set's own split
@@ -86,10 +86,10 @@ def test_a_set_is_fetched_stored_and_loaded(
 
 
 def test_rows_stand_in_order_of_class_and_file(
-    publish: Publish, root: Path, follow: Follow
+    publish: Publish, root: Path, follow: DownloadProgress
 ) -> None:
     publish("office-caltech")
-    get("office-caltech", root, follow)
+    download_benchmark("office-caltech", root, follow)
     with np.load(root / "office_caltech10" / "dslr.npz") as stored:
         names = [tuple(name.split("/")) for name in stored["names"].tolist()]
     assert names == sorted(names)
@@ -97,51 +97,54 @@ def test_rows_stand_in_order_of_class_and_file(
 
 
 def test_photographs_are_resized_to_the_asked_side(
-    publish: Publish, root: Path, follow: Follow
+    publish: Publish, root: Path, follow: DownloadProgress
 ) -> None:
     publish("vlcs")
-    get("vlcs", root, follow, side=16)
+    download_benchmark("vlcs", root, follow, side=16)
     with np.load(root / "vlcs" / "sun.npz") as stored:
         assert stored["x"].shape == (20, 16, 16, 3)
 
 
 def test_sets_of_one_folder_do_not_disturb_each_other(
-    publish: Publish, root: Path, follow: Follow
+    publish: Publish, root: Path, follow: DownloadProgress
 ) -> None:
     for name in ("mnist", "usps"):
         publish(name)
-        get(name, root, follow)
+        download_benchmark(name, root, follow)
     meta = json.loads((root / "digits" / "meta.json").read_text())
     assert set(meta["files"]) == {"mnist.npz", "usps.npz"}
-    assert {d.name for d in load("digits", ("mnist", "usps")).domains} == {"mnist", "usps"}
+    assert {d.name for d in load_benchmark("digits", ("mnist", "usps")).domains} == {
+        "mnist",
+        "usps",
+    }
 
 
 def test_a_wrong_file_stops_and_nothing_good_is_lost(
-    publish: Publish, host: Host, root: Path, follow: Follow
+    publish: Publish, host: Host, root: Path, follow: DownloadProgress
 ) -> None:
     for name in ("mnist", "svhn"):
         publish(name)
-    get("mnist", root, follow)
+    download_benchmark("mnist", root, follow)
     before = seen(root)
     right = (host.root / "svhn" / "test_32x32.mat").read_bytes()
     (host.root / "svhn" / "test_32x32.mat").write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
     with pytest.raises(ProtofedError, match=r"test_32x32.mat is not the published file"):
-        get("svhn", root, follow)
+        download_benchmark("svhn", root, follow)
     assert before.items() <= seen(root).items()
     assert not (root / "digits" / "svhn.npz").exists()
-    load("digits", ("mnist",))
+    load_benchmark("digits", ("mnist",))
     (host.root / "svhn" / "test_32x32.mat").write_bytes(right)
     host.asked.clear()
-    get("svhn", root, follow)
+    download_benchmark("svhn", root, follow)
     assert [path for path, _ in host.asked] == ["/svhn/test_32x32.mat"]  # the right one is kept
-    load("digits", ("svhn",))
+    load_benchmark("digits", ("svhn",))
 
 
 def test_a_file_without_a_published_checksum_must_stay_the_same(
-    publish: Publish, host: Host, root: Path, follow: Follow, said: list[str]
+    publish: Publish, host: Host, root: Path, follow: DownloadProgress, said: list[str]
 ) -> None:
     publish("office-caltech")
-    get("office-caltech", root, follow)
+    download_benchmark("office-caltech", root, follow)
     (key,) = json.loads((root / LOCK).read_text())
     assert key == "office-caltech/office_caltech_10_dataset.zip"
     assert any("nobody publishes a checksum" in line for line in said)
@@ -149,71 +152,79 @@ def test_a_file_without_a_published_checksum_must_stay_the_same(
     before = seen(root)
     archive.write_bytes(archive.read_bytes() + b"\0")
     with pytest.raises(ProtofedError, match="not the file of the first time"):
-        get("office-caltech", root, follow, again=True)
+        download_benchmark("office-caltech", root, follow, again=True)
     assert before.items() <= seen(root).items()
-    load("office-caltech")
+    load_benchmark("office-caltech")
 
 
 def test_what_is_there_is_replaced_only_when_asked(
-    publish: Publish, root: Path, follow: Follow
+    publish: Publish, root: Path, follow: DownloadProgress
 ) -> None:
     publish("pathmnist")
     mine = root / "pathmnist" / "pathmnist.npz"
     mine.parent.mkdir()
     mine.write_bytes(b"mine")
     with pytest.raises(ProtofedError, match="--again replace"):
-        get("pathmnist", root, follow)
+        download_benchmark("pathmnist", root, follow)
     assert mine.read_bytes() == b"mine"
-    assert get("pathmnist", root, follow, again=True)
-    load("pathmnist")
+    assert download_benchmark("pathmnist", root, follow, again=True)
+    load_benchmark("pathmnist")
 
 
 def test_a_meta_file_of_something_else_is_not_written_over(
-    publish: Publish, root: Path, follow: Follow
+    publish: Publish, root: Path, follow: DownloadProgress
 ) -> None:
     publish("pacs")
     (root / "pacs").mkdir()
     (root / "pacs" / "meta.json").write_text('{"classes": ["cat"], "files": {}}')
     with pytest.raises(ProtofedError, match=r"meta.json is broken"):
-        get("pacs", root, follow)
+        download_benchmark("pacs", root, follow)
     assert json.loads((root / "pacs" / "meta.json").read_text())["classes"] == ["cat"]
 
 
 def test_fewer_images_than_published_are_told(
-    publish: Publish, root: Path, follow: Follow, said: list[str], monkeypatch: pytest.MonkeyPatch
+    publish: Publish,
+    root: Path,
+    follow: DownloadProgress,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     publish("cifar10")
     whole = replace(sources.SOURCES["cifar10"], makes={"cifar10.npz": (50_000, 10_000)})
     monkeypatch.setitem(sources.SOURCES, "cifar10", whole)
-    get("cifar10", root, follow)
+    download_benchmark("cifar10", root, follow)
     assert "does not hold the 50,000 + 10,000 images" in said[-1]
-    assert load("cifar10").domains[0].note != PUBLISHED
+    assert load_benchmark("cifar10").domains[0].note != PUBLISHED
 
 
 def test_a_full_disk_is_told_before_anything_is_asked(
-    publish: Publish, host: Host, root: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
+    publish: Publish,
+    host: Host,
+    root: Path,
+    follow: DownloadProgress,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     publish("usps")
     monkeypatch.setattr(getting, "ROOM", 2**60)
     with pytest.raises(ProtofedError, match=r"GB free, and about .* GB are needed"):
-        get("usps", root, follow)
+        download_benchmark("usps", root, follow)
     assert host.asked == []
 
 
-def test_two_at_once_are_refused(publish: Publish, root: Path, follow: Follow) -> None:
+def test_two_at_once_are_refused(publish: Publish, root: Path, follow: DownloadProgress) -> None:
     publish("usps")
 
-    def begin(remote: Remote) -> object:
+    def begin(remote: RemoteFile) -> object:
         with pytest.raises(ProtofedError, match="another process is at work"):
-            get("usps", root, Follow(follow.say, follow.begin))
+            download_benchmark("usps", root, DownloadProgress(follow.say, follow.begin))
         return follow.begin(remote)
 
-    get("usps", root, Follow(follow.say, begin))  # type: ignore[arg-type]
-    load("digits", ("usps",))
+    download_benchmark("usps", root, DownloadProgress(follow.say, begin))  # type: ignore[arg-type]
+    load_benchmark("digits", ("usps",))
 
 
 def test_without_a_mirror_the_published_addresses_are_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PROTOFED_MIRROR", raising=False)
-    assert sources.placed("pacs", SOURCES["pacs"]) == SOURCES["pacs"].files
+    assert sources.source_home("pacs", SOURCES["pacs"]) == SOURCES["pacs"].files

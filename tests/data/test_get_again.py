@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.core.disk import write_json
+from protofed.core.disk import atomic_write_json
 from protofed.core.errors import ProtofedError
 from protofed.data import get as getting
-from protofed.data.catalog import load
-from protofed.data.get import LOCK, Follow, get
+from protofed.data.catalog import load_benchmark
+from protofed.data.get import LOCK, DownloadProgress, download_benchmark
 from tests.data.conftest import Publish
 from tests.data.serving import Host
 
@@ -44,35 +44,35 @@ def tar_of_something_else() -> bytes:
     ids=["text", "another archive"],
 )
 def test_a_wrong_first_file_without_a_checksum_does_not_block_the_set(
-    wrong: bytes, says: str, publish: Publish, host: Host, root: Path, follow: Follow
+    wrong: bytes, says: str, publish: Publish, host: Host, root: Path, follow: DownloadProgress
 ) -> None:
     publish("pacs")
     sketch = host.root / "pacs" / "sketch.tgz"
     right = sketch.read_bytes()
     sketch.write_bytes(wrong)
     with pytest.raises(ProtofedError, match=says) as fault:
-        get("pacs", root, follow)
+        download_benchmark("pacs", root, follow)
     assert "the same command fetches anew" in str(fault.value)
     assert (root / "pacs" / ".get-pacs" / "sketch.tgz.wrong").read_bytes() == wrong
     assert not (root / LOCK).exists()
     sketch.write_bytes(right)
     host.asked.clear()
-    assert get("pacs", root, follow)
+    assert download_benchmark("pacs", root, follow)
     assert ("/pacs/sketch.tgz", "") in host.asked
     assert len(json.loads((root / LOCK).read_text())) == 4
-    load("pacs")
+    load_benchmark("pacs")
 
 
 def test_images_of_another_size_are_not_taken_for_those_asked_for(
-    publish: Publish, root: Path, follow: Follow
+    publish: Publish, root: Path, follow: DownloadProgress
 ) -> None:
     publish("vlcs")
-    assert get("vlcs", root, follow, side=16)
-    assert not get("vlcs", root, follow, side=16)
-    assert not get("vlcs", root, follow)  # whatever their size
+    assert download_benchmark("vlcs", root, follow, side=16)
+    assert not download_benchmark("vlcs", root, follow, side=16)
+    assert not download_benchmark("vlcs", root, follow)  # whatever their size
     with pytest.raises(ProtofedError, match="in 16 pixels, not 24: leave --side 24 out, or let"):
-        get("vlcs", root, follow, side=24)
-    assert get("vlcs", root, follow, side=24, again=True)
+        download_benchmark("vlcs", root, follow, side=24)
+    assert download_benchmark("vlcs", root, follow, side=24, again=True)
     with np.load(root / "vlcs" / "sun.npz") as stored:
         assert stored["x"].shape[1:] == (24, 24, 3)
     meta = json.loads((root / "vlcs" / "meta.json").read_text())
@@ -84,7 +84,7 @@ def test_two_sets_at_once_lose_nothing_of_each_other(
     names: tuple[str, str],
     publish: Publish,
     root: Path,
-    follow: Follow,
+    follow: DownloadProgress,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     both_have_read = threading.Barrier(2)
@@ -92,13 +92,16 @@ def test_two_sets_at_once_lose_nothing_of_each_other(
     def slowly(path: Path, content: object) -> None:
         with suppress(threading.BrokenBarrierError):
             both_have_read.wait(0.5)
-        write_json(path, content)
+        atomic_write_json(path, content)
 
     for name in names:
         publish(name)
-    monkeypatch.setattr(getting, "write_json", slowly)
+    monkeypatch.setattr(getting, "atomic_write_json", slowly)
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda name: get(name, root, follow), names)) == [True, True]
+        assert list(pool.map(lambda name: download_benchmark(name, root, follow), names)) == [
+            True,
+            True,
+        ]
     if names == ("mnist", "usps"):
         described = json.loads((root / "digits" / "meta.json").read_text())["files"]
         assert set(described) == {"mnist.npz", "usps.npz"}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.data.catalog import load
-from protofed.data.findings import of_files
-from protofed.data.folder import folder_entry
-from protofed.data.packing import packed
+from protofed.data.catalog import load_benchmark
+from protofed.data.findings import file_findings
+from protofed.data.folder import folder_info
+from protofed.data.packing import pack_folder
 from tests.data.pictures import make
 
 
@@ -41,11 +41,11 @@ def test_without_a_home_every_folder_has_its_own_pack_and_no_other_is_touched(
     temporary: Path, tmp_path: Path
 ) -> None:
     one, two = make(tmp_path / "one", ("photo",)), make(tmp_path / "two", ("neg", "photo"))
-    packs = [packed(one, 32), packed(two, 32), packed(two, 16)]
+    packs = [pack_folder(one, 32), pack_folder(two, 32), pack_folder(two, 16)]
     assert len({pack.revision for pack in packs}) == 3
     assert [sorted(pack.notes) for pack in packs] == [["photo"], ["neg", "photo"], ["neg", "photo"]]
-    assert packed(one, 32).place == packs[0].place  # made once
-    again = packed(one, 32, fresh=True)
+    assert pack_folder(one, 32).place == packs[0].place  # made once
+    again = pack_folder(one, 32, fresh=True)
     assert again.revision == packs[0].revision
     assert all(pack.place.is_dir() for pack in (*packs, again))
     assert (temporary / "bystander" / "thesis.txt").read_text() == "years of work"
@@ -56,7 +56,7 @@ def test_a_pack_made_anew_where_no_cache_can_be_written_leaves_the_temp_folder_a
 ) -> None:
     monkeypatch.setenv("PROTOFED_CACHE", "/proc/nowhere")
     root = make(tmp_path / "one", ("photo",))
-    assert packed(root, 32).revision == packed(root, 32, fresh=True).revision
+    assert pack_folder(root, 32).revision == pack_folder(root, 32, fresh=True).revision
     assert (temporary / "bystander" / "thesis.txt").read_text() == "years of work"
 
 
@@ -73,10 +73,10 @@ def test_a_pack_that_does_not_reach_its_place_leaves_nothing_half_done(
     monkeypatch.setattr(shutil, "move", stopped)
     root, left = make(tmp_path / "one", ("photo",)), {"bystander"}
     if isinstance(fault, OSError):
-        left.add(packed(root, 32).place.name)  # kept by this process until its end
+        left.add(pack_folder(root, 32).place.name)  # kept by this process until its end
     else:
         with pytest.raises(KeyboardInterrupt):
-            packed(root, 32)
+            pack_folder(root, 32)
     assert {path.name for path in temporary.iterdir()} == left
     assert [list(home.iterdir()) for home in (tmp_path / "cache" / "folders").iterdir()] == [[]]
 
@@ -91,15 +91,15 @@ def test_a_test_folder_without_a_usable_image_is_not_replaced_by_a_split(
     if bad:
         (tmp_path / "own" / "photo" / "test" / "cat" / "a.png").touch()
     with pytest.raises(ProtofedError, match="has no test image that can be used, of 20 in all"):
-        packed(tmp_path / "own", 32)
+        pack_folder(tmp_path / "own", 32)
 
 
 def test_one_bad_file_is_one_file(tmp_path: Path) -> None:
     root = make(tmp_path / "own")
     (root / "photo" / "cat" / "bad.png").touch()
-    _, photo = load(str(root)).domains
+    _, photo = load_benchmark(str(root)).domains
     assert "; 1 file skipped: photo/cat/bad.png (" in photo.note
     with pytest.raises(ProtofedError, match=": 1 file cannot be used:\n"):
-        folder_entry(root, strict=True).version(32)
-    (finding,) = of_files(packed(root, 32).skipped)
+        folder_info(root, strict=True).version(32)
+    (finding,) = file_findings(pack_folder(root, 32).skipped)
     assert finding.title == "1 file cannot be used"

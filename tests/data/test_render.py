@@ -6,35 +6,35 @@ from numpy.typing import NDArray
 
 from protofed.core.errors import ProtofedError
 from protofed.data import render as module
-from protofed.data.render import FONTS, MASK, SIDE, Pose, glyphs, render
+from protofed.data.render import FONTS, MASK, SIDE, GlyphPose, draw_glyphs, render_digits
 
 STYLES = ("print", "syn", "street")
 LABELS = np.arange(60) % 10
 
 
-def pose(**changes: float) -> Pose:
+def pose(**changes: float) -> GlyphPose:
     """One upright digit of the first font in the middle, 20 pixels high, but for `changes`."""
     plain = {"height": 20.0, "stretch": 1.0, "angle": 0.0, "shear": 0.0, "x": 0.0, "y": 0.0}
     numbers = {name: np.array([value], np.float32) for name, value in {**plain, **changes}.items()}
-    return Pose(font=np.array([0]), **numbers)
+    return GlyphPose(font=np.array([0]), **numbers)
 
 
-def ink(digit: int, where: Pose) -> NDArray[np.float32]:
+def ink(digit: int, where: GlyphPose) -> NDArray[np.float32]:
     return module._ink(np.array([digit]), where)[0, :, :, 0]
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_same_key_same_bytes_and_other_key_other_bytes(style: str) -> None:
-    one = render(style, LABELS, (0, "train"))
-    assert one.tobytes() == render(style, LABELS, (0, "train")).tobytes()
+    one = render_digits(style, LABELS, (0, "train"))
+    assert one.tobytes() == render_digits(style, LABELS, (0, "train")).tobytes()
     for other in ((1, "train"), (0, "test")):
-        different = (one != render(style, LABELS, other)).any(axis=(1, 2, 3))
+        different = (one != render_digits(style, LABELS, other)).any(axis=(1, 2, 3))
         assert different.all()
 
 
 @pytest.mark.parametrize(("style", "channels"), [("print", 1), ("syn", 3), ("street", 3)])
 def test_shape_and_dtype(style: str, channels: int) -> None:
-    images = render(style, LABELS, (0,))
+    images = render_digits(style, LABELS, (0,))
     assert images.shape == (60, 32, 32, channels)
     assert images.dtype == np.uint8
 
@@ -42,19 +42,19 @@ def test_shape_and_dtype(style: str, channels: int) -> None:
 @pytest.mark.parametrize("style", STYLES)
 def test_work_in_chunks_never_repeats_an_image(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 25)
-    images = render(style, np.zeros(60, np.int64), (0,))
+    images = render_digits(style, np.zeros(60, np.int64), (0,))
     assert len(images) == 60
     assert len({image.tobytes() for image in images}) == 60
 
 
 def test_styles_do_not_share_their_draws() -> None:
-    syn, street = (render(style, LABELS, (0,)) for style in ("syn", "street"))
+    syn, street = (render_digits(style, LABELS, (0,)) for style in ("syn", "street"))
     assert abs(float(syn.std()) - float(street.std())) > 10
 
 
 @pytest.mark.parametrize("font", FONTS)
 def test_ten_digits_of_a_font_are_ten_different_signs(font: str) -> None:
-    masks = [np.asarray(mask, np.float64) / 255 for mask in glyphs(font)]
+    masks = [np.asarray(mask, np.float64) / 255 for mask in draw_glyphs(font)]
     for mask in masks:
         assert mask.shape == (MASK, MASK)
         assert 100 < mask.sum() < MASK * MASK / 3
@@ -67,7 +67,7 @@ def test_ten_digits_of_a_font_are_ten_different_signs(font: str) -> None:
 
 def directions(font: str) -> NDArray[np.float64]:
     """The ten masks, coarse and as unit vectors: [10, 1024]."""
-    return unit(np.stack([np.asarray(mask.reduce(4), float).ravel() for mask in glyphs(font)]))
+    return unit(np.stack([np.asarray(mask.reduce(4), float).ravel() for mask in draw_glyphs(font)]))
 
 
 def unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -132,10 +132,10 @@ def test_blur_matches_a_slow_loop_and_leaves_the_others_alone() -> None:
 
 
 def test_print_is_black_on_white_and_street_is_either() -> None:
-    printed = render("print", LABELS, (0,)).reshape(60, -1)
+    printed = render_digits("print", LABELS, (0,)).reshape(60, -1)
     assert (np.median(printed, axis=1) > 200).all()
     assert (printed.min(axis=1) < 100).all()
-    street = render("street", np.full(200, 8), (0,)).astype(np.float64).mean(axis=3)
+    street = render_digits("street", np.full(200, 8), (0,)).astype(np.float64).mean(axis=3)
     lighter = street[:, 11:21, 11:21].mean(axis=(1, 2)) > street[:, [0, 1, -2, -1]].mean(
         axis=(1, 2)
     )
@@ -144,7 +144,7 @@ def test_print_is_black_on_white_and_street_is_either() -> None:
 
 def test_unknown_style_and_labels_are_told() -> None:
     with pytest.raises(ProtofedError, match="did you mean 'street'"):
-        render("stret", LABELS, (0,))
+        render_digits("stret", LABELS, (0,))
     for labels in ([], [10], [-1]):
         with pytest.raises(ProtofedError, match="from 0 to 9"):
-            render("print", np.array(labels, np.int64), (0,))
+            render_digits("print", np.array(labels, np.int64), (0,))

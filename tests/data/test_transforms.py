@@ -13,11 +13,11 @@ from protofed.data.transforms import (
     CIFAR_STD,
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Augment,
-    resize,
+    ImageTransform,
+    resize_images,
 )
 
-RAW = Augment((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))  # keeps the stored values
+RAW = ImageTransform((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))  # keeps the stored values
 
 
 def images(count: int, side: int = 8, channels: int = 3, seed: int = 0) -> Tensor:
@@ -33,8 +33,8 @@ def whole(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_crop_and_flip_agree_with_a_loop_over_images(channels: int) -> None:
     stored, pad = images(20, channels=channels), 3
-    augment = Augment(IMAGENET_MEAN, IMAGENET_STD, pad=pad, flip=True)
-    got = augment.train(stored, rng(1))
+    augment = ImageTransform(IMAGENET_MEAN, IMAGENET_STD, pad=pad, flip=True)
+    got = augment.augment(stored, rng(1))
 
     draw = rng(1)
     flips = torch.randint(0, 2, (20, 1), generator=draw)[:, 0].tolist()
@@ -54,7 +54,7 @@ def test_crop_and_flip_agree_with_a_loop_over_images(channels: int) -> None:
 
 def test_every_crop_is_a_window_of_the_padded_image() -> None:
     stored, pad = images(30), 4
-    got = whole(Augment(RAW.mean, RAW.std, pad=pad, flip=False).train(stored, rng(2)))
+    got = whole(ImageTransform(RAW.mean, RAW.std, pad=pad, flip=False).augment(stored, rng(2)))
     offsets = set()
     for n in range(30):
         canvas = F.pad(stored[n], (0, 0, pad, pad, pad, pad))
@@ -68,7 +68,7 @@ def test_every_crop_is_a_window_of_the_padded_image() -> None:
 
 def test_half_of_the_images_are_mirrored() -> None:
     stored = images(2000, side=4)
-    got = whole(Augment(RAW.mean, RAW.std, pad=0, flip=True).train(stored, rng(3)))
+    got = whole(ImageTransform(RAW.mean, RAW.std, pad=0, flip=True).augment(stored, rng(3)))
     kept = (got == stored).flatten(1).all(1)
     mirrored = (got == stored.flip(2)).flatten(1).all(1)
     assert torch.equal(kept, ~mirrored)
@@ -76,19 +76,19 @@ def test_half_of_the_images_are_mirrored() -> None:
 
 
 def test_the_same_stream_gives_the_same_bits() -> None:
-    augment = Augment(IMAGENET_MEAN, IMAGENET_STD)
+    augment = ImageTransform(IMAGENET_MEAN, IMAGENET_STD)
     stored = images(16)
     kept = stored.clone()
-    first = augment.train(stored, rng(4))
-    assert torch.equal(first, augment.train(stored, rng(4)))
-    assert not torch.equal(first, augment.train(stored, rng(5)))
+    first = augment.augment(stored, rng(4))
+    assert torch.equal(first, augment.augment(stored, rng(4)))
+    assert not torch.equal(first, augment.augment(stored, rng(5)))
     assert torch.equal(stored, kept)
 
 
 def test_without_crop_and_flip_training_is_testing_and_draws_nothing() -> None:
-    augment = Augment(CIFAR_MEAN, CIFAR_STD, pad=0, flip=False)
+    augment = ImageTransform(CIFAR_MEAN, CIFAR_STD, pad=0, flip=False)
     draw = rng(6)
-    assert torch.equal(augment.train(images(5), draw), augment.test(images(5)))
+    assert torch.equal(augment.augment(images(5), draw), augment.normalize(images(5)))
     assert torch.equal(draw.get_state(), rng(6).get_state())
 
 
@@ -97,7 +97,7 @@ def test_black_and_white_span_the_range_of_values(
     mean: tuple[float, ...], std: tuple[float, ...]
 ) -> None:
     extremes = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 4, 4, 3)
-    x = Augment(mean, std).test(extremes)
+    x = ImageTransform(mean, std).normalize(extremes)
     assert x.shape == (2, 3, 4, 4)
     assert x.dtype == torch.float32
     for c in range(3):
@@ -116,39 +116,39 @@ def test_the_constants_are_those_of_the_published_settings() -> None:
 
 def test_grey_images_fill_three_channels() -> None:
     grey = images(6, channels=1)
-    augment = Augment(IMAGENET_MEAN, IMAGENET_STD)
-    assert torch.equal(augment.test(grey), augment.test(grey.repeat(1, 1, 1, 3)))
-    assert torch.equal(augment.train(grey, rng(7)), augment.train(grey.repeat(1, 1, 1, 3), rng(7)))
+    augment = ImageTransform(IMAGENET_MEAN, IMAGENET_STD)
+    assert torch.equal(augment.normalize(grey), augment.normalize(grey.repeat(1, 1, 1, 3)))
+    assert torch.equal(augment.augment(grey, rng(7)), augment.augment(grey.repeat(1, 1, 1, 3), rng(7)))
 
 
 def test_colours_become_luma_for_a_net_with_one_channel() -> None:
-    augment = Augment(IMAGENET_MEAN, IMAGENET_STD, channels=1)
+    augment = ImageTransform(IMAGENET_MEAN, IMAGENET_STD, channels=1)
     colours = torch.tensor([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]])
     stored = colours[:, None, None, :].to(torch.uint8)
     luma = torch.tensor([0.299, 0.587, 0.114, 1.0])
     expected = (luma - sum(IMAGENET_MEAN) / 3) / (sum(IMAGENET_STD) / 3)
-    torch.testing.assert_close(augment.test(stored), expected[:, None, None, None])
+    torch.testing.assert_close(augment.normalize(stored), expected[:, None, None, None])
     grey = images(3, channels=1)
-    torch.testing.assert_close(augment.test(grey), augment.test(grey.repeat(1, 1, 1, 3)))
-    assert augment.train(images(3), rng(8)).shape == (3, 1, 8, 8)
+    torch.testing.assert_close(augment.normalize(grey), augment.normalize(grey.repeat(1, 1, 1, 3)))
+    assert augment.augment(images(3), rng(8)).shape == (3, 1, 8, 8)
 
 
 def test_the_net_input_lies_channels_last() -> None:
-    augment = Augment(IMAGENET_MEAN, IMAGENET_STD)
-    assert augment.train(images(4), rng(9)).is_contiguous(memory_format=torch.channels_last)
-    assert augment.test(images(4)).is_contiguous(memory_format=torch.channels_last)
+    augment = ImageTransform(IMAGENET_MEAN, IMAGENET_STD)
+    assert augment.augment(images(4), rng(9)).is_contiguous(memory_format=torch.channels_last)
+    assert augment.normalize(images(4)).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_no_images_make_an_empty_batch() -> None:
-    augment = Augment(IMAGENET_MEAN, IMAGENET_STD)
-    assert augment.train(images(0), rng(10)).shape == (0, 3, 8, 8)
-    assert augment.test(images(0)).shape == (0, 3, 8, 8)
-    assert resize(images(0), 5).shape == (0, 5, 5, 3)
+    augment = ImageTransform(IMAGENET_MEAN, IMAGENET_STD)
+    assert augment.augment(images(0), rng(10)).shape == (0, 3, 8, 8)
+    assert augment.normalize(images(0)).shape == (0, 3, 8, 8)
+    assert resize_images(images(0), 5).shape == (0, 5, 5, 3)
 
 
 def test_images_that_fit_are_not_copied() -> None:
     stored = images(3)
-    assert resize(stored, 8) is stored
+    assert resize_images(stored, 8) is stored
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -159,7 +159,7 @@ def test_resizing_agrees_with_one_image_at_a_time(
     size = (7, height, width, channels)
     stored = torch.randint(0, 256, size, generator=rng(11), dtype=torch.uint8)
     monkeypatch.setattr(transforms, "RESIZE_VALUES", 2 * 13 * 13 * channels)  # several chunks
-    got = resize(stored, side)
+    got = resize_images(stored, side)
     assert got.dtype == torch.uint8
     assert got.shape == (7, side, side, channels)
     for n in range(7):
@@ -170,10 +170,10 @@ def test_resizing_agrees_with_one_image_at_a_time(
 
 def test_resizing_keeps_a_flat_colour_and_averages_a_fine_pattern() -> None:
     flat = torch.full((1, 10, 10, 3), 255, dtype=torch.uint8)
-    assert torch.equal(resize(flat, 4), torch.full((1, 4, 4, 3), 255, dtype=torch.uint8))
+    assert torch.equal(resize_images(flat, 4), torch.full((1, 4, 4, 3), 255, dtype=torch.uint8))
     stripes = torch.zeros(1, 64, 64, 1, dtype=torch.uint8)
     stripes[:, :, ::2] = 200
-    inner = resize(stripes, 8)[:, 1:-1, 1:-1]
+    inner = resize_images(stripes, 8)[:, 1:-1, 1:-1]
     assert inner.min() > 90  # without antialiasing whole columns would be black or bright
     assert inner.max() < 110
 
@@ -190,4 +190,4 @@ def test_resizing_keeps_a_flat_colour_and_averages_a_fine_pattern() -> None:
 def test_impossible_settings_are_refused(wrong: dict[str, object], says: str) -> None:
     settings: dict[str, object] = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, **wrong}
     with pytest.raises(ProtofedError, match=says):
-        Augment(**settings)  # type: ignore[arg-type]
+        ImageTransform(**settings)  # type: ignore[arg-type]

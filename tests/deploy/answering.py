@@ -11,7 +11,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from protofed.deploy.known import Known
+from protofed.deploy.known import SiteKeyring
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def answering(keys: Path | None, status: int = 403, date: float | None = None) -
             self.end_headers()
 
         def do_POST(self) -> None:
-            known = keys is not None and Known(keys.parent / "server" / "sites").signed(
+            known = keys is not None and SiteKeyring(keys.parent / "server" / "sites").signed(
                 [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
             )
             self.send_response_only(404 if known else 401)

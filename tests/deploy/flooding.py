@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.deploy.keys import make
+from protofed.deploy.keys import make_keys
 from protofed.deploy.known import SiteKey
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
@@ -79,7 +79,7 @@ class Upstream(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def standing(home: Path, seconds: int) -> Iterator[Gate]:
     """A gate that knows the site north, before a server that answers 200 to everything."""
-    make(home / "keys", "localhost", ["north"])
+    make_keys(home / "keys", "localhost", ["north"])
     behind = ThreadingHTTPServer((HERE, 0), Upstream)
     threading.Thread(target=behind.serve_forever, daemon=True).start()
     made, own = Guarded(home / "keys", home, free_port(), 0), home / "keys" / "server"

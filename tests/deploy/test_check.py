@@ -15,11 +15,11 @@ from PIL import Image
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.cli.checking import run_check
-from protofed.deploy.check import Line, show
-from protofed.deploy.check import check as look
-from protofed.deploy.keys import make
-from protofed.deploy.own import Site
+from protofed.cli.checking import run_join_check
+from protofed.deploy.check import CheckLine, format_check_lines
+from protofed.deploy.check import run_preflight as look
+from protofed.deploy.keys import make_keys
+from protofed.deploy.own import JoiningSite
 from tests.deploy.answering import answering
 from tests.deploy.flower import Guarded, free_port
 
@@ -35,16 +35,16 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    make(tmp_path / "keys", "localhost", ["north"])
+    make_keys(tmp_path / "keys", "localhost", ["north"])
     return tmp_path / "keys" / "north"
 
 
-def check(address: str, keys: Path | None, data: Path, home: Path) -> list[Line]:
+def check(address: str, keys: Path | None, data: Path, home: Path) -> list[CheckLine]:
     """What a site called north finds."""
-    return look(Site(address, "north", data, home, keys))
+    return look(JoiningSite(address, "north", data, home, keys))
 
 
-def by_name(lines: list[Line]) -> dict[str, bool | None]:
+def by_name(lines: list[CheckLine]) -> dict[str, bool | None]:
     """The worst that is said of each thing."""
     found: dict[str, bool | None] = {}
     for line in lines:
@@ -66,7 +66,7 @@ def test_all_is_well_at_a_registered_site(
     assert {"address", "clock", "key", "disk", "memory", "write"} <= told.keys()
     assert not (tmp_path / "home").exists()
     with pytest.raises(typer.Exit) as ended:
-        run_check(Site(address, "north", images, tmp_path / "home", site), as_json=True)
+        run_join_check(JoiningSite(address, "north", images, tmp_path / "home", site), as_json=True)
     assert ended.value.exit_code == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == [line.name for line in lines]
@@ -84,7 +84,7 @@ def test_a_key_that_the_server_does_not_know_is_told(keys: Path, images: Path) -
 def test_an_open_flower_port_is_not_to_be_joined(federation: Guarded, images: Path) -> None:
     lines = check(f"localhost:{federation.inner}", federation.keys / "north", images, images)
     assert by_name(lines)["gate"] is False
-    assert "all of Flower stands open" in show(lines)
+    assert "all of Flower stands open" in format_check_lines(lines)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_clock_is_held_against_the_servers(
 
 
 def test_a_server_of_another_authority_is_told(keys: Path, images: Path, tmp_path: Path) -> None:
-    make(tmp_path / "foreign", "localhost", ["north"])
+    make_keys(tmp_path / "foreign", "localhost", ["north"])
     with answering(tmp_path / "foreign" / "north") as address:
         lines = check(address, keys, images, images)
     assert by_name(lines)["certificate"] is False
@@ -106,7 +106,7 @@ def test_a_server_of_another_authority_is_told(keys: Path, images: Path, tmp_pat
 
 
 def test_a_certificate_that_ends_soon_is_told(images: Path, tmp_path: Path) -> None:
-    make(tmp_path / "short", "localhost", ["north"], days=3)
+    make_keys(tmp_path / "short", "localhost", ["north"], days=3)
     site = tmp_path / "short" / "north"
     with answering(site) as address:
         assert by_name(check(address, site, images, images))["certificate"] is None
@@ -121,8 +121,8 @@ def test_without_keys_only_this_machine_will_do(images: Path) -> None:
 def test_nobody_there_or_somebody_silent(keys: Path, images: Path) -> None:
     lines = check(f"localhost:{free_port()}", keys, images, images)
     assert by_name(lines)["address"] is False
-    assert "FAIL  address" in show(lines)
-    assert "-> is the server running" in show(lines)
+    assert "FAIL  address" in format_check_lines(lines)
+    assert "-> is the server running" in format_check_lines(lines)
     for address in ("no such host", "nowhere.invalid"):
         assert by_name(check(address, keys, images, images))["address"] is False
     with socket.create_server(("127.0.0.1", 0)) as held:
@@ -143,7 +143,7 @@ def test_a_key_that_others_can_read_fails(keys: Path, images: Path) -> None:
     (keys / "site.key").chmod(0o644)
     lines = check("localhost:1", keys, images, images)
     assert by_name(lines)["key"] is False
-    assert f"-> chmod 600 {keys / 'site.key'}" in show(lines)
+    assert f"-> chmod 600 {keys / 'site.key'}" in format_check_lines(lines)
 
 
 @pytest.mark.parametrize("file", ["site.key", "site.pub", "site.json"])
@@ -152,7 +152,7 @@ def test_a_folder_of_keys_that_is_not_whole_fails(
     keys: Path, images: Path, tmp_path: Path, file: str, how: str
 ) -> None:
     if how == "other" and file != "site.json":
-        make(tmp_path / "foreign", "localhost", ["north"])
+        make_keys(tmp_path / "foreign", "localhost", ["north"])
         shutil.copy(tmp_path / "foreign" / "north" / file, keys / file)
     elif how == "missing":
         (keys / file).unlink()
@@ -167,7 +167,7 @@ def test_images_are_looked_at(keys: Path, images: Path) -> None:
     Image.new("RGB", (8, 8)).save(images / "owl" / "1.png")
     lines = check("localhost:1", keys, images, images)
     assert by_name(lines)["data"] is None
-    text = show(lines)
+    text = format_check_lines(lines)
     assert "12 images of 3 classes; not readable: cat/notes.txt" in text
     assert "fewer than 5 images of owl" in text
     assert by_name(check("localhost:1", keys, images / "none", images))["data"] is False
@@ -180,39 +180,41 @@ def test_a_folder_with_all_sites_images_is_told_with_the_one_to_give(
     every = tmp_path / "every"
     every.mkdir()
     (every / "north").symlink_to(images)
-    text = show(check("localhost:1", keys, every, tmp_path))
+    text = format_check_lines(check("localhost:1", keys, every, tmp_path))
     assert f"-> it holds the images of several sites: give --data {every / 'north'}" in text
     (every / "north").rename(every / "south")
-    text = show(check("localhost:1", keys, every, tmp_path))
+    text = format_check_lines(check("localhost:1", keys, every, tmp_path))
     assert "-> write class/image" in text
     assert "domain/" not in text
 
 
 def test_keys_of_another_site_fail(keys: Path, images: Path) -> None:
-    lines = look(Site("localhost:1", "south", images, images, keys))
+    lines = look(JoiningSite("localhost:1", "south", images, images, keys))
     assert by_name(lines)["key"] is False
-    assert "are those of site north, not of south" in show(lines)
+    assert "are those of site north, not of south" in format_check_lines(lines)
 
 
 def test_a_policy_is_read_and_told(keys: Path, images: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text("min_examples = 6\n")
-    text = show(look(Site("localhost:1", "north", images, images, keys, policy)))
+    text = format_check_lines(
+        look(JoiningSite("localhost:1", "north", images, images, keys, policy))
+    )
     assert "prototypes: of 6 examples or more" in text
     assert "fewer than 6 images of dog" in text
     policy.write_text("min_example = 6\n")
-    lines = look(Site("localhost:1", "north", images, images, keys, policy))
+    lines = look(JoiningSite("localhost:1", "north", images, images, keys, policy))
     assert by_name(lines)["policy"] is False
 
 
 def test_keys_for_another_server_are_told(keys: Path, images: Path) -> None:
-    assert "was made for the server at localhost:8443, not for localhost:1" in show(
+    assert "was made for the server at localhost:8443, not for localhost:1" in format_check_lines(
         check("localhost:1", keys, images, images)
     )
-    assert "was made for" not in show(check("localhost", keys, images, images))
+    assert "was made for" not in format_check_lines(check("localhost", keys, images, images))
 
 
 def test_a_failure_is_the_exit_code(keys: Path, images: Path) -> None:
     with pytest.raises(typer.Exit) as ended:
-        run_check(Site(f"localhost:{free_port()}", "north", images, images, keys))
+        run_join_check(JoiningSite(f"localhost:{free_port()}", "north", images, images, keys))
     assert ended.value.exit_code == 1

@@ -13,7 +13,7 @@ import pytest
 from protofed.deploy import confine
 from protofed.deploy import join as joining
 from protofed.deploy.confine import TCP_SINCE, landlock_version
-from protofed.deploy.own import Site
+from protofed.deploy.own import JoiningSite
 from tests.data.pictures import make
 
 needs_landlock = pytest.mark.skipif(
@@ -129,7 +129,9 @@ def test_images_at_a_place_that_the_link_must_read_are_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "cache"))
-    site = Site("127.0.0.1:1", "north", tmp_path / "images", tmp_path / "home", tmp_path / "keys")
+    site = JoiningSite(
+        "127.0.0.1:1", "north", tmp_path / "images", tmp_path / "home", tmp_path / "keys"
+    )
     joining._tell_of_open_images(site)
     assert capsys.readouterr().out == ""
     joining._tell_of_open_images(site._replace(data=tmp_path / "keys" / "images"))
@@ -145,7 +147,7 @@ def test_the_worker_cannot_call_anybody(tmp_path: Path) -> None:
 
 @needs_landlock
 def test_a_site_starts_both_its_processes_confined(tmp_path: Path) -> None:
-    site = Site("127.0.0.1:1", "north", tmp_path / "images", tmp_path, tmp_path / "keys")
+    site = JoiningSite("127.0.0.1:1", "north", tmp_path / "images", tmp_path, tmp_path / "keys")
     link, worker = joining._link(site, tmp_path / "s"), joining._worker(site, tmp_path / "s")
     assert link[: link.index("--")] == [
         f"--read={tmp_path}",

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.deploy.listening import MOST_CONNECTIONS, MOST_OF_ADDRESS, home_of
+from protofed.deploy.listening import MOST_CONNECTIONS, MOST_OF_ADDRESS, client_network
 from tests.deploy.flooding import (
     ELSEWHERE,
     HERE,
@@ -155,6 +155,10 @@ def test_a_handshake_byte_by_byte_is_hung_up_on(hurried: Gate) -> None:
 
 
 def test_a_network_of_ipv6_counts_as_one_address() -> None:
-    assert home_of("192.0.2.7") == "192.0.2.7"
-    assert home_of("2001:db8::7") == home_of("2001:db8::1:2:3:4") != home_of("2001:db8:0:1::7")
-    assert home_of("fe80::1%eth0") == "fe80::/64"
+    assert client_network("192.0.2.7") == "192.0.2.7"
+    assert (
+        client_network("2001:db8::7")
+        == client_network("2001:db8::1:2:3:4")
+        != client_network("2001:db8:0:1::7")
+    )
+    assert client_network("fe80::1%eth0") == "fe80::/64"

@@ -24,7 +24,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode import node_auth_http_interceptor as signing
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from protofed.deploy.keys import make
+from protofed.deploy.keys import make_keys
 from tests.deploy.flower import BIN, Guarded, await_port, called, free_port, running
 
 
@@ -101,7 +101,7 @@ def test_a_clock_that_is_off_is_refused(
 def test_a_server_of_a_foreign_authority_is_not_talked_to(
     federation: Guarded, tmp_path: Path
 ) -> None:
-    make(tmp_path / "foreign", "localhost", ["north"])
+    make_keys(tmp_path / "foreign", "localhost", ["north"])
     asking, ca = activation(federation, "north"), tmp_path / "foreign" / "north" / "ca.crt"
     untrusted = pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED")
     with site_client(federation, "north", ca) as site, untrusted:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.deploy.keys import Address, address_from, make
+from protofed.deploy.keys import ServerAddress, make_keys, parse_address
 from tests.deploy.shaking import shake
 
 pytest.importorskip("cryptography", reason="keys need the flower extra")
@@ -31,7 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    make(tmp_path / "keys", "fl.example.org:9000", ["north", "south"])
+    make_keys(tmp_path / "keys", "fl.example.org:9000", ["north", "south"])
     return tmp_path / "keys"
 
 
@@ -83,7 +83,7 @@ def test_a_client_accepts_the_server_under_its_own_names_alone(
 
 
 def test_a_server_of_another_federation_is_not_accepted(keys: Path, tmp_path: Path) -> None:
-    make(tmp_path / "foreign", "fl.example.org:9000", ["north"])
+    make_keys(tmp_path / "foreign", "fl.example.org:9000", ["north"])
     home = tmp_path / "foreign" / "server"
     found = shake(home / "server.crt", home / "server.key", keys / "north/ca.crt", "fl.example.org")
     assert found != ""
@@ -103,7 +103,7 @@ def test_openssl_reads_and_verifies_the_certificates(keys: Path) -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "[2001:db8::7]:443"])
 def test_an_ip_address_is_certified_as_one(tmp_path: Path, host: str) -> None:
-    made = make(tmp_path, host, ["north"], days=30)
+    made = make_keys(tmp_path, host, ["north"], days=30)
     home = tmp_path / "server"
     found = shake(home / "server.crt", home / "server.key", home / "ca.crt", made.server.host)
     assert found == ""
@@ -113,7 +113,7 @@ def test_an_ip_address_is_certified_as_one(tmp_path: Path, host: str) -> None:
 
 def test_a_site_is_added_and_nothing_is_overwritten(keys: Path) -> None:
     before = contents(keys)
-    made = make(keys, "fl.example.org:9000", ["north", "west"])
+    made = make_keys(keys, "fl.example.org:9000", ["north", "west"])
     assert (made.new, made.kept, made.certificate) == (("west",), ("north",), False)
     after = contents(keys)
     assert {name: after[name] for name in before} == before
@@ -122,21 +122,21 @@ def test_a_site_is_added_and_nothing_is_overwritten(keys: Path) -> None:
 
 def test_a_site_can_be_added_without_the_key_of_the_authority(keys: Path) -> None:
     shutil.rmtree(keys / "ca")
-    make(keys, "fl.example.org", ["west"])
+    make_keys(keys, "fl.example.org", ["west"])
     assert (keys / "west" / "ca.crt").read_bytes() == (keys / "server" / "ca.crt").read_bytes()
     (keys / "server" / "server.crt").unlink()
     (keys / "server" / "server.key").unlink()
     with pytest.raises(ProtofedError, match=r"signed with .*ca\.key, which is not there"):
-        make(keys, "fl.example.org", ["west"])
+        make_keys(keys, "fl.example.org", ["west"])
 
 
 def test_a_certificate_is_renewed_after_its_files_are_removed(keys: Path) -> None:
     old = (keys / "server" / "server.crt").read_bytes()
     (keys / "server" / "server.key").unlink()
     with pytest.raises(ProtofedError, match="lacks its other half"):
-        make(keys, "fl.example.org", ["north"])
+        make_keys(keys, "fl.example.org", ["north"])
     (keys / "server" / "server.crt").unlink()
-    assert make(keys, "fl.example.org", ["north"]).certificate
+    assert make_keys(keys, "fl.example.org", ["north"]).certificate
     home = keys / "server"
     assert (home / "server.crt").read_bytes() != old
     ca = keys / "south" / "ca.crt"  # handed over long ago
@@ -146,20 +146,20 @@ def test_a_certificate_is_renewed_after_its_files_are_removed(keys: Path) -> Non
 def test_a_site_that_has_its_folder_is_not_given_another_key(keys: Path) -> None:
     shutil.rmtree(keys / "north")  # handed over, and removed here
     before = contents(keys)
-    assert make(keys, "fl.example.org", ["north"]).kept == ("north",)
+    assert make_keys(keys, "fl.example.org", ["north"]).kept == ("north",)
     assert contents(keys) == before
 
 
 def test_what_a_stopped_command_left_is_completed(keys: Path) -> None:
     (keys / "server" / "sites" / "south.pub").unlink()
-    assert make(keys, "fl.example.org", ["south"]).new == ("south",)
+    assert make_keys(keys, "fl.example.org", ["south"]).new == ("south",)
     told = (keys / "server" / "sites" / "south.pub").read_bytes()
     assert told == (keys / "south" / "site.pub").read_bytes()
 
 
 def test_another_host_is_refused(keys: Path) -> None:
     with pytest.raises(ProtofedError, match=r"is a certificate for fl\.example\.org, localhost"):
-        make(keys, "fl.example.com", ["north"])
+        make_keys(keys, "fl.example.com", ["north"])
 
 
 BAD_NAMES = ["", ".", "..", "../x", "a/b", "a\\b", "-x", "a b", "a\n", "a\x1b[31m", "ä", "x" * 41]
@@ -168,28 +168,28 @@ BAD_NAMES = ["", ".", "..", "../x", "a/b", "a\\b", "-x", "a b", "a\n", "a\x1b[31
 @pytest.mark.parametrize("name", [*BAD_NAMES, "ca", "Server"])
 def test_odd_names_are_refused_and_make_nothing(tmp_path: Path, name: str) -> None:
     with pytest.raises(ProtofedError, match="cannot be"):
-        make(tmp_path / "keys", "localhost", ["good", name])
+        make_keys(tmp_path / "keys", "localhost", ["good", name])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_names_that_differ_by_case_are_refused(keys: Path) -> None:
     with pytest.raises(ProtofedError, match="differ only by case"):
-        make(keys, "fl.example.org", ["North"])
+        make_keys(keys, "fl.example.org", ["North"])
 
 
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("fl.example.org", Address("fl.example.org", 8443)),
-        ("FL.example.org:1", Address("fl.example.org", 1)),
-        ("192.0.2.7:9000", Address("192.0.2.7", 9000)),
-        ("[::1]:9000", Address("::1", 9000)),
-        ("::1", Address("::1", 8443)),
+        ("fl.example.org", ServerAddress("fl.example.org", 8443)),
+        ("FL.example.org:1", ServerAddress("fl.example.org", 1)),
+        ("192.0.2.7:9000", ServerAddress("192.0.2.7", 9000)),
+        ("[::1]:9000", ServerAddress("::1", 9000)),
+        ("::1", ServerAddress("::1", 8443)),
     ],
 )
-def test_addresses_are_read(text: str, address: Address) -> None:
-    assert address_from(text) == address
-    assert address_from(str(address)) == address
+def test_addresses_are_read(text: str, address: ServerAddress) -> None:
+    assert parse_address(text) == address
+    assert parse_address(str(address)) == address
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_addresses_are_read(text: str, address: Address) -> None:
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ProtofedError, match=r"is no address|a port is"):
-        address_from(text)
+        parse_address(text)
 
 
 def test_without_the_extra_the_command_to_install_it_is_told(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from protofed.deploy.key_registry import KeyRegistry
-from protofed.deploy.keys import make
-from protofed.deploy.known import KEY, SETTLED, SIGNATURE, TIME, Known
+from protofed.deploy.keys import make_keys
+from protofed.deploy.known import KEY, SETTLED, SIGNATURE, TIME, SiteKeyring
 from tests.deploy.odd_keys import CONTENTS, THINGS, certificate, place
 
 Headers = list[tuple[bytes, bytes]]
@@ -49,7 +49,7 @@ def signed(keys: Path, name: str) -> Headers:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    make(tmp_path, "localhost", ["north", "south"])
+    make_keys(tmp_path, "localhost", ["north", "south"])
     (tmp_path / "server" / "sites" / "south.pub").rename(tmp_path / "south.pub")
     return tmp_path
 
@@ -60,7 +60,7 @@ def changed(headers: Headers, name: bytes, value: bytes | None) -> Headers:
 
 
 def test_a_site_is_known_by_its_key_and_signature(keys: Path) -> None:
-    known = Known(keys / "server" / "sites")
+    known = SiteKeyring(keys / "server" / "sites")
     north, south = signed(keys, "north"), signed(keys, "south")
     assert known.signed(north)
     assert not known.signed(south)
@@ -73,7 +73,7 @@ def test_a_site_is_known_by_its_key_and_signature(keys: Path) -> None:
 
 def test_a_site_is_shut_out_or_let_in_at_once(keys: Path) -> None:
     folder = keys / "server" / "sites"
-    known = Known(folder)
+    known = SiteKeyring(folder)
     assert known.signed(signed(keys, "north"))
     (folder / "north.pub").unlink()
     (keys / "south.pub").rename(folder / "south.pub")
@@ -97,7 +97,7 @@ def test_what_is_no_key_is_told_of_once_and_keeps_nobody_out(
 
     if kind == "unreadable":  # whoever runs the tests may be allowed to read everything
         monkeypatch.setattr(os, "open", refusing)
-    known = Known(folder)
+    known = SiteKeyring(folder)
     for _ in range(3):
         assert known.signed(signed(keys, "north"))
     assert len(known.keys) == 1
@@ -115,7 +115,7 @@ def test_all_that_is_odd_at_once_keeps_nobody_out(
     odd = [kind for kind in (*CONTENTS, *THINGS) if kind != "unreadable"]
     for kind in odd:
         place(kind, folder / f"{kind}.pub")
-    known = Known(folder)
+    known = SiteKeyring(folder)
     assert known.signed(signed(keys, "north"))
     assert known.signed(signed(keys, "north"))
     assert [text.split(".pub")[0] for text in caplog.messages] == sorted(odd)
@@ -127,7 +127,7 @@ def test_a_certificate_for_a_key_lets_nobody_in(keys: Path) -> None:
     private = load_ssh_private_key((keys / "south" / "site.key").read_bytes(), None)
     assert isinstance(private, EllipticCurvePrivateKey)
     (folder / "south.pub").write_bytes(certificate(private))
-    known = Known(folder)
+    known = SiteKeyring(folder)
     assert not known.signed(signed(keys, "south"))
     assert known.signed(signed(keys, "north"))
 
@@ -167,7 +167,7 @@ def test_a_key_that_is_written_over_no_longer_counts(
     keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, south = keys / "server" / "sites", (keys / "south.pub").read_bytes()
-    file, known = folder / "north.pub", Known(folder)
+    file, known = folder / "north.pub", SiteKeyring(folder)
     north = file.read_bytes()
     assert len(north) == len(south)
     assert known.signed(signed(keys, "north"))
@@ -189,7 +189,7 @@ def test_a_change_after_a_quiet_time_is_seen(keys: Path, monkeypatch: pytest.Mon
     """Files that did not change of late are not opened, and still no change is missed."""
     monkeypatch.setattr("protofed.deploy.known.SETTLED", 50_000_000)
     folder = keys / "server" / "sites"
-    known = Known(folder)
+    known = SiteKeyring(folder)
     time.sleep(0.1)
     assert known.signed(signed(keys, "north"))
     with monkeypatch.context() as patched:
@@ -205,7 +205,7 @@ def test_a_key_behind_a_link_follows_what_it_points_to(keys: Path) -> None:
     target.write_bytes((folder / "north.pub").read_bytes())
     (folder / "north.pub").unlink()
     (folder / "link.pub").symlink_to(target)
-    known = Known(folder)
+    known = SiteKeyring(folder)
     assert known.signed(signed(keys, "north"))
     target.write_bytes((keys / "south.pub").read_bytes())
     assert not known.signed(signed(keys, "north"))
@@ -217,7 +217,7 @@ def test_without_its_folder_the_gate_lets_nobody_in_until_it_is_back(
     keys: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     folder, aside = keys / "server" / "sites", keys / "aside"
-    known = Known(folder)
+    known = SiteKeyring(folder)
     assert known.signed(signed(keys, "north"))
     with monkeypatch.context() as patched:
         if lost == "not allowed":
@@ -248,7 +248,7 @@ def test_of_a_hundred_keys_that_have_not_changed_none_is_opened(
         key = generate_private_key(SECP384R1()).public_key()
         line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         (folder / f"site-{number}.pub").write_bytes(line)
-    known = Known(folder)
+    known = SiteKeyring(folder)
     time.sleep(SETTLED / 1e9 + 0.1)
     known.signed([])
     opened: list[object] = []

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protofed.core import tree
-from protofed.core.admission import Expected, refusal
+from protofed.core.admission import ReplyTemplate, rejection_reason
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import ClientId, Step
-from protofed.deploy.policy import Policy, read_policy
+from protofed.core.site import ClientId, RoundContext
+from protofed.deploy.policy import SitePolicy, read_policy
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Event, expected, play_round
+from protofed.engines.rounds import RoundEvent, expected_reply, run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproc import FedProc
@@ -37,39 +37,41 @@ ALL: dict[str, AnyMethod] = {name: QUICK.get(name) or METHODS[name]() for name i
 class Careful(LocalEngine[Any, Any]):
     """Sites that keep to a policy; notes what each reply was held against."""
 
-    policy = Policy(min_examples=1)
+    policy = SitePolicy(min_examples=1)
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
         replies = super().exchange(inboxes, step)
         return {client: self.policy.filtered(reply) for client, reply in replies.items()}
 
 
-def played(method: AnyMethod, policy: Policy, events: list[Event]) -> Any:
+def played(method: AnyMethod, policy: SitePolicy, events: list[RoundEvent]) -> Any:
     """The server's state after two rounds with sites that all have one policy."""
     site, sites = toy_sites(method)
     engine, server = Careful(method, sites), method.init_server(site)
     engine.policy = policy
     for number in range(2):
-        step = Step(number, 2)
-        server = play_round(
+        step = RoundContext(number, 2)
+        server = run_round(
             method, site, server, engine, sorted(sites), step, note=events.append, least=1
         )
     return server
 
 
 @cache
-def letters(name: str) -> list[tuple[Message, Expected]]:
+def letters(name: str) -> list[tuple[Message, ReplyTemplate]]:
     """All replies of a round with what each is held against."""
     method = ALL[name]
     site, sites = toy_sites(method)
     engine, found = LocalEngine(method, sites), []
-    server, step = method.init_server(site), Step(0, 2)
-    for leg in range(method.legs):
-        now = step._replace(leg=leg)
+    server, step = method.init_server(site), RoundContext(0, 2)
+    for leg in range(method.exchanges):
+        now = step._replace(exchange=leg)
         inboxes = method.send(site, server, sorted(sites), now)
         replies = engine.exchange(inboxes, now)
         for client, reply in replies.items():
-            found.append((reply, expected(method, site, client, inboxes[client], now)))
+            found.append((reply, expected_reply(method, site, client, inboxes[client], now)))
         server = method.merge(site, server, replies, now)
     return found
 
@@ -79,13 +81,13 @@ def tables(message: Message) -> dict[str, Prototypes]:
     return {name: part for name, part in parts.items() if isinstance(part, Prototypes)}
 
 
-def untouched(name: str, policy: Policy) -> bool:
+def untouched(name: str, policy: SitePolicy) -> bool:
     """Whether a method's replies pass a policy as they are, so that its rounds need no trial."""
     return all(tree.equal(policy.filtered(reply), reply) for reply, _ in letters(name))
 
 
 def test_the_methods_that_send_prototypes_are_touched() -> None:
-    touched = {name for name in METHODS if not untouched(name, Policy(min_examples=7))}
+    touched = {name for name in METHODS if not untouched(name, SitePolicy(min_examples=7))}
     assert touched == {
         *("fedgh", "fedmlp", "fedproc", "fedproto", "fedseproto", "fedtgp", "fpl", "pgct")
     }
@@ -97,7 +99,7 @@ def test_the_methods_that_send_prototypes_are_touched() -> None:
 def test_a_filtered_reply_is_admitted_and_tells_no_more_than_it_may(
     name: str, least: int, counts: bool
 ) -> None:
-    policy = Policy(min_examples=least, send_counts=counts)
+    policy = SitePolicy(min_examples=least, send_counts=counts)
     for reply, held_against in letters(name):
         before, sent = tables(reply), policy.filtered(reply)
         assert tree.equal(sent.model, reply.model)
@@ -112,13 +114,13 @@ def test_a_filtered_reply_is_admitted_and_tells_no_more_than_it_may(
             told = table.counts[kept]
             assert torch.equal(after.counts, told if counts else torch.ones_like(told))
         whole = tables(sent).keys() == before.keys()
-        assert (refusal(sent, held_against) == "") == whole
+        assert (rejection_reason(sent, held_against) == "") == whole
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_method_goes_on_with_what_sites_hold_back(name: str) -> None:
-    events: list[Event] = []
-    policy = Policy(min_examples=7)
+    events: list[RoundEvent] = []
+    policy = SitePolicy(min_examples=7)
     if untouched(name, policy):
         return
     server = played(ALL[name], policy, events)
@@ -129,14 +131,14 @@ def test_every_method_goes_on_with_what_sites_hold_back(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_method_says_whether_it_weighs_by_counts(name: str) -> None:
     """The result is the same without the counts, or the policy refuses the method beforehand."""
-    method, hiding = ALL[name], Policy(min_examples=1, send_counts=False)
+    method, hiding = ALL[name], SitePolicy(min_examples=1, send_counts=False)
     if untouched(name, hiding):
-        assert not method.weighs
+        assert not method.uses_prototype_counts
         return
-    plain = played(method, Policy(min_examples=1), [])
+    plain = played(method, SitePolicy(min_examples=1), [])
     hidden = played(method, hiding, [])
     same = tree.equal(models(plain), models(hidden))
-    assert same == (hiding.allows(method, 1) is None) == (not method.weighs)
+    assert same == (hiding.allows(method, 1) is None) == (not method.uses_prototype_counts)
 
 
 def models(server: Any) -> object:
@@ -146,7 +148,7 @@ def models(server: Any) -> object:
 
 
 def test_what_a_policy_allows() -> None:
-    policy = Policy(methods=("fedproto", "pgct"), max_rounds=10)
+    policy = SitePolicy(methods=("fedproto", "pgct"), max_rounds=10)
     assert policy.allows("fedproto", 10) is None
     assert policy.allows("pgct", 10) is None
     assert policy.allows("fedproto", 11) == "11 rounds, but this site's policy allows 10"
@@ -154,27 +156,27 @@ def test_what_a_policy_allows() -> None:
     assert policy.allows("fpl", 1) == reason
     assert "does not allow fedavg" in str(policy.allows(PGCT(base=FedAvg()), 1))
     assert "unknown name 'fedprot'" in str(policy.allows("fedprot", 1))
-    assert all(Policy().allows(name, 10**6) is None for name in METHODS)
-    hiding = Policy(send_counts=False)
+    assert all(SitePolicy().allows(name, 10**6) is None for name in METHODS)
+    hiding = SitePolicy(send_counts=False)
     refused = [name for name in METHODS if hiding.allows(name, 1)]
     assert refused == ["fedproc"]
     assert hiding.allows(FedProc(style="rethink"), 1) is None
     assert "pgct with fedproc weighs" in str(hiding.allows(PGCT(base=FedProc()), 1))
-    assert Policy(methods=()).allows("fedavg", 1) is not None
+    assert SitePolicy(methods=()).allows("fedavg", 1) is not None
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('methods = ["fpl"]\nmin_examples = 20\nsend_counts = false\nmax_rounds = 50\n')
     policy = read_policy(path)
-    assert policy == Policy(methods=("fpl",), min_examples=20, send_counts=False, max_rounds=50)
+    assert policy == SitePolicy(methods=("fpl",), min_examples=20, send_counts=False, max_rounds=50)
     assert policy.words()[:4] == [
         "methods that may run: fpl",
         "rounds of a run: 50",
         "prototypes: of 20 examples or more; others stay here",
         "examples behind a prototype: not sent, every prototype says 1",
     ]
-    assert read_policy(None) == Policy() == Policy(min_examples=5)
+    assert read_policy(None) == SitePolicy() == SitePolicy(min_examples=5)
     with pytest.raises(ValidationError):
         policy.min_examples = 1
 

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.deploy.keys import make
-from protofed.deploy.proxy import serve
+from protofed.deploy.keys import make_keys
+from protofed.deploy.proxy import serve_gate
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 HURRIED = """
@@ -29,7 +29,7 @@ HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Lengt
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A gate that waits for a second; behind it, whoever listens on the inner port."""
     home = tmp_path_factory.mktemp("hurried")
-    make(home / "keys", "localhost", ["north"])
+    make_keys(home / "keys", "localhost", ["north"])
     made, own = Guarded(home / "keys", home, free_port(), free_port()), home / "keys" / "server"
     words = [sys.executable, "-c", HURRIED, "--host=127.0.0.1", f"--port={made.public}"]
     words += [f"--upstream=http://127.0.0.1:{made.inner}"]
@@ -112,4 +112,4 @@ def test_a_port_that_is_taken_is_told(hurried: Guarded) -> None:
     own = hurried.keys / "server"
     address = "127.0.0.1", hurried.public
     with pytest.raises(OSError, match="Address already in use"):
-        serve(address, "http://127.0.0.1:1", own / "server.crt", own / "server.key")
+        serve_gate(address, "http://127.0.0.1:1", own / "server.crt", own / "server.key")

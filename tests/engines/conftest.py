@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from protofed.engines.crew import Crew
+from protofed.engines.crew import WorkerPool
 
-Hire = Callable[[int], Crew]
+Hire = Callable[[int], WorkerPool]
 
 
 @pytest.fixture(scope="session")
 def hire() -> Iterator[Hire]:
     """A crew of so many workers, the same one each time."""
-    crews: dict[int, Crew] = {}
+    crews: dict[int, WorkerPool] = {}
 
-    def hired(count: int) -> Crew:
+    def hired(count: int) -> WorkerPool:
         if count not in crews:
-            crews[count] = Crew(count)
+            crews[count] = WorkerPool(count)
         return crews[count]
 
     yield hired

@@ -16,7 +16,14 @@ from torch import Tensor
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.engines.arena import ALIGN, PAGE, Arena, Pile, outline, shared_handle
+from protofed.engines.arena import (
+    ALIGN,
+    PAGE,
+    SharedTreeBuffer,
+    SpillDict,
+    shared_memory_handle,
+    tree_outline,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.float16]
 
@@ -33,7 +40,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 @given(st.lists(tensors(), max_size=6))
 @settings(max_examples=200, deadline=None)
 def test_what_goes_in_comes_out(leaves: list[Tensor]) -> None:
-    arena = Arena(shared_handle())
+    arena = SharedTreeBuffer(shared_memory_handle())
     thing = {"a": leaves, "b": [None, 3, "x", leaves[:1]]}
     found = arena.read(arena.write(thing))
     assert tree.equal(found, thing)
@@ -44,7 +51,7 @@ def test_what_goes_in_comes_out(leaves: list[Tensor]) -> None:
 
 
 def test_it_grows_and_older_views_stay_readable() -> None:
-    arena = Arena(shared_handle())
+    arena = SharedTreeBuffer(shared_memory_handle())
     small = arena.read(arena.write([torch.ones(3)]))
     large = arena.read(arena.write([torch.full((100_000,), 2.0)]))
     assert large[0].sum() == 200_000
@@ -53,7 +60,7 @@ def test_it_grows_and_older_views_stay_readable() -> None:
 
 
 def test_another_process_reads_and_answers() -> None:
-    arena = Arena(shared_handle())
+    arena = SharedTreeBuffer(shared_memory_handle())
     message = Message(Model({"w": torch.arange(5.0)}, {"n": torch.tensor(3)}), size=7)
     shape = arena.write([message])
     code = f"""
@@ -71,7 +78,7 @@ view.mul_(2)
 
 
 def test_an_outline_takes_no_memory() -> None:
-    shape = outline(Model({"w": torch.zeros(1000, 1000)}))
+    shape = tree_outline(Model({"w": torch.zeros(1000, 1000)}))
     assert shape.weights["w"].is_meta
     assert shape.weights["w"].shape == (1000, 1000)
 
@@ -79,7 +86,7 @@ def test_an_outline_takes_no_memory() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(tensors(), max_size=3))), st.integers(0, 99))
 @settings(max_examples=200, deadline=None)
 def test_a_pile_is_a_dict(writes: list[tuple[int, list[Tensor]]], room: int) -> None:
-    pile: Pile[int, list[Tensor]] = Pile(room)
+    pile: SpillDict[int, list[Tensor]] = SpillDict(room)
     plain: dict[int, list[Tensor]] = {}
     for key, thing in writes:
         pile[key] = plain[key] = thing
@@ -89,7 +96,7 @@ def test_a_pile_is_a_dict(writes: list[tuple[int, list[Tensor]]], room: int) -> 
 
 
 def test_a_tree_may_be_replaced_by_parts_of_itself() -> None:
-    pile: Pile[str, list[Tensor]] = Pile(room=0)
+    pile: SpillDict[str, list[Tensor]] = SpillDict(room=0)
     pile["a"] = [torch.zeros(9), torch.ones(9)]
     for _ in range(5):
         one, two = pile["a"]
@@ -100,7 +107,7 @@ def test_a_tree_may_be_replaced_by_parts_of_itself() -> None:
 
 
 def test_what_somebody_still_looks_at_is_never_written_over() -> None:
-    pile: Pile[str, list[Tensor]] = Pile(room=0)
+    pile: SpillDict[str, list[Tensor]] = SpillDict(room=0)
     pile["a"] = [torch.zeros(9)]
     (kept,) = pile["a"]
     for number in range(1, 5):
@@ -111,7 +118,7 @@ def test_what_somebody_still_looks_at_is_never_written_over() -> None:
 
 
 def test_places_are_used_again() -> None:
-    pile: Pile[int, list[Tensor]] = Pile(room=0)
+    pile: SpillDict[int, list[Tensor]] = SpillDict(room=0)
     for number in range(20):
         pile[number % 4] = [torch.ones(9)]
         if number % 2:
@@ -120,7 +127,7 @@ def test_places_are_used_again() -> None:
 
 
 def test_a_walk_over_a_pile_on_disk_holds_one_tree_at_a_time(tmp_path: Path) -> None:
-    pile: Pile[int, Model] = Pile(room=0, folder=tmp_path)
+    pile: SpillDict[int, Model] = SpillDict(room=0, folder=tmp_path)
     models = [Model({"w": torch.randn(50_000)}) for _ in range(10)]
     pile.update(enumerate(models))
     assert list(tmp_path.iterdir()) == []  # the file has no name

@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from protofed.core import tree
 from protofed.core.method import AnyMethod
-from protofed.core.site import SERVER, Step
+from protofed.core.site import SERVER, RoundContext
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.engines.rounds import run_round
 from protofed.methods import METHODS
 from protofed.testing.toy import toy_sites
 
@@ -70,9 +70,9 @@ def _guessed() -> Iterator[None]:
 class Elsewhere(LocalEngine[Any, Any]):
     """Trains on `meta`, and brings home what a client on the CPU would have said."""
 
-    def _train(self, client: int, inbox: Any, step: Step) -> Any:
+    def _train(self, client: int, inbox: Any, step: RoundContext) -> Any:
         with _guessed():
-            at, here = self.sites[client].on(META), self.state(client)
+            at, here = self.sites[client].to_device(META), self.state(client)
             fitted = self.method.train(at, tree.to(inbox, META), tree.to(here, META), step)
         for leaf in tree.leaves(list(fitted)):
             assert leaf.is_meta or not leaf.dim(), (
@@ -87,11 +87,13 @@ def test_clients_compute_where_their_images_are(name: str) -> None:
     server, sites = toy_sites(method)
     engine, state = Elsewhere(method, {SERVER: server, **sites}), method.init_server(server)
     for number in range(2):
-        state = play_round(method, server, state, engine, sorted(sites), Step(number, 2))
+        state = run_round(method, server, state, engine, sorted(sites), RoundContext(number, 2))
     inbox = tree.to(method.publish(state), META)
     for client in sites:
         with _guessed():
-            site, own = sites[client].on(META), tree.to(engine.state(client), META)
-            x, _ = next(site.scan(site.train))
+            site, own = sites[client].to_device(META), tree.to(engine.state(client), META)
+            x, _ = next(site.eval_batches(site.train))
             assert method.predict(site, inbox, own, x).is_meta
-            assert all(s.is_meta for s in method.opinions(site, inbox, own, x).values())
+            assert all(
+                s.is_meta for s in method.auxiliary_predictions(site, inbox, own, x).values()
+            )

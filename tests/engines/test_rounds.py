@@ -14,12 +14,12 @@ import torch
 from protofed.core import tree
 from protofed.core.errors import DivergedError, ProtofedError
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod, Global
+from protofed.core.method import AnyMethod, ServerState
 from protofed.core.model import Model
-from protofed.core.pack import pack
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.pack import pack_tree
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Event, play_round
+from protofed.engines.rounds import RoundEvent, run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedexg import FedExg
@@ -28,7 +28,7 @@ from protofed.methods.local import Local
 from protofed.testing import toy_sites
 from tests.methods.test_every_method import QUICK
 
-STEP = Step(0, 2)
+STEP = RoundContext(0, 2)
 Twist = Callable[[dict[ClientId, Message]], Mapping[Any, Any]]
 
 
@@ -38,20 +38,22 @@ class TwistedEngine(LocalEngine[Any, Any]):
     twist: Twist = staticmethod(lambda replies: replies)
     legs: tuple[int, ...] = (0, 1)  # in which it happens
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
         replies = dict(super().exchange(inboxes, step))
-        return dict(self.twist(replies)) if step.leg in self.legs else replies
+        return dict(self.twist(replies)) if step.exchange in self.legs else replies
 
 
 def played(
     method: AnyMethod, twist: Twist, least: int = 1, legs: tuple[int, ...] = (0, 1)
-) -> tuple[Any, Any, list[Event]]:
+) -> tuple[Any, Any, list[RoundEvent]]:
     """The server's state before and after a round with tampered mail, and what was noted."""
     site, sites = toy_sites(method)
-    engine, events = TwistedEngine(method, sites), list[Event]()
+    engine, events = TwistedEngine(method, sites), list[RoundEvent]()
     engine.twist, engine.legs = twist, legs
     start = method.init_server(site)
-    end = play_round(
+    end = run_round(
         method, site, start, engine, sorted(sites), STEP, note=events.append, least=least
     )
     return start, end, events
@@ -80,14 +82,14 @@ def test_the_round_goes_on_with_the_rest_as_if_the_bad_client_had_been_lost(name
 @pytest.mark.parametrize("name", METHODS)
 def test_a_round_of_bad_replies_leaves_the_state_as_it_was(name: str) -> None:
     method = QUICK.get(name) or METHODS[name]()
-    for legs in {(0,), (method.legs - 1,)}:
+    for legs in {(0,), (method.exchanges - 1,)}:
         start, end, events = played(
             method, lambda r: {c: ruined(m) for c, m in r.items()}, legs=legs
         )
         assert end is start, "also where an earlier leg had been merged"
         *refused, failed = events
         assert [event.client for event in refused] == [0, 1, 2, 3]
-        assert (failed.client, failed.step.leg) == (None, legs[0])
+        assert (failed.client, failed.step.exchange) == (None, legs[0])
         assert "0 of 4 replies are left, and 1 are needed" in failed.reason
 
 
@@ -107,11 +109,11 @@ def test_who_was_not_asked_is_not_heard() -> None:
     _, clean, _ = played(FedAvg(), lambda replies: replies)
     assert tree.equal(end, clean)
     assert [event.reason for event in events] == ["was not asked"] * 2
-    shown = events[0].plain()["client"]
+    shown = events[0].to_dict()["client"]
     assert shown.isprintable()
     assert len(shown) < 80
-    assert events[0].words.isprintable()
-    assert events[1].plain()["client"] == 9
+    assert events[0].describe.isprintable()
+    assert events[1].to_dict()["client"] == 9
 
 
 def test_replies_repeated_and_in_any_order_count_once() -> None:
@@ -123,15 +125,19 @@ def test_replies_repeated_and_in_any_order_count_once() -> None:
     once = LocalEngine(method, sites).exchange(inboxes, STEP)
 
     class Postman(LocalEngine[Any, Any]):
-        def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[int, Message]:
+        def exchange(
+            self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        ) -> dict[int, Message]:
             deliveries = [pair for pair in once.items() for _ in range(dice.randint(1, 3))]
             dice.shuffle(deliveries)
             return dict(deliveries)
 
     def bits() -> bytes:
-        return pack(play_round(method, site, start, Postman(method, sites), sorted(sites), STEP))
+        return pack_tree(
+            run_round(method, site, start, Postman(method, sites), sorted(sites), STEP)
+        )
 
-    clean = pack(method.merge(site, start, once, STEP))
+    clean = pack_tree(method.merge(site, start, once, STEP))
     assert {bits() for _ in range(1000)} == {clean}
 
 
@@ -147,11 +153,11 @@ def diverging(*clients: ClientId) -> Callable[[Mapping[ClientId, Site]], dict[Cl
 
 @pytest.mark.parametrize("name", ["fedavg", "fedbn", "local", "moon", "scaffold", "fedseproto"])
 def test_a_client_whose_training_diverges_says_so_and_keeps_its_state(name: str) -> None:
-    method, events = METHODS[name](), list[Event]()
+    method, events = METHODS[name](), list[RoundEvent]()
     site, sites = toy_sites(method)
     engine, start = LocalEngine(method, diverging(1)(sites)), method.init_server(site)
     before = tree.clone(engine.state(1))
-    end = play_round(method, site, start, engine, sorted(sites), STEP, note=events.append)
+    end = run_round(method, site, start, engine, sorted(sites), STEP, note=events.append)
     assert tree.finite([end, dict(engine.states)])
     assert tree.equal(engine.state(1), before)
     assert [(event.client, event.diverged) for event in events] == [(1, True)]
@@ -163,7 +169,7 @@ def test_without_anybody_to_note_it_an_event_is_an_error() -> None:
     site, sites = toy_sites(method)
     engine = LocalEngine(method, diverging(3)(sites))
     with pytest.raises(ProtofedError, match=r"round 1, leg 1: client 3: .* in step "):
-        play_round(method, site, method.init_server(site), engine, sorted(sites), STEP)
+        run_round(method, site, method.init_server(site), engine, sorted(sites), STEP)
 
 
 class BadServer(FedExg):
@@ -171,12 +177,14 @@ class BadServer(FedExg):
 
     how = ""
 
-    def merge(self, site: Site, server: Any, replies: Mapping[int, Message], step: Step) -> Any:
+    def merge(
+        self, site: Site, server: Any, replies: Mapping[int, Message], step: RoundContext
+    ) -> Any:
         if self.how == "diverged":
             raise DivergedError(7, "the loss")
         merged = super().merge(site, server, replies, step)
         scaled = tree.map(lambda leaf: leaf * (1e38 if leaf.is_floating_point() else 1), merged)
-        return tree.map(lambda leaf: leaf * 10, scaled) if step.leg else merged
+        return tree.map(lambda leaf: leaf * 10, scaled) if step.exchange else merged
 
 
 @pytest.mark.parametrize(("how", "word"), [("", "model.weights"), ("diverged", "the loss")])
@@ -190,6 +198,6 @@ def test_a_merge_that_is_not_finite_is_not_kept(how: str, word: str) -> None:
 
 def test_a_reply_that_is_no_message_at_all_is_refused() -> None:
     start, end, events = played(FedProto(), lambda r: {**r, 1: "hello", 2: None, 3: Model()})
-    assert isinstance(end, Global)
+    assert isinstance(end, ServerState)
     assert [event.client for event in events] == [1, 2, 3]
     assert not tree.equal(start, end)

@@ -21,12 +21,12 @@ from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.site import SERVER, Dataset, Site, Step
+from protofed.core.site import SERVER, ArrayDataset, RoundContext, Site
 from protofed.core.tally import Tallies
-from protofed.engines.crew import Crew
+from protofed.engines.crew import WorkerPool
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
-from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.engines.rounds import run_round
+from protofed.engines.workers import WorkerEngine, worker_count
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.testing.toy import toy_sites
@@ -39,18 +39,20 @@ Sites = Mapping[int, Site]
 class Borrowing(WorkerEngine[Any, Any]):
     """An engine whose workers are not its own."""
 
-    def __init__(self, crew: Crew, method: AnyMethod, sites: Sites, tests: dict[str, Dataset]):
+    def __init__(
+        self, crew: WorkerPool, method: AnyMethod, sites: Sites, tests: dict[str, ArrayDataset]
+    ):
         super().__init__(method, sites, tests, workers=len(crew.workers), tell=pytest.fail)
         self.borrowed = crew
 
-    def _hire(self) -> Crew:
+    def _hire(self) -> WorkerPool:
         return self.borrowed
 
     def _dismiss(self) -> None:
         self.crew = None
 
 
-def federation(method: AnyMethod) -> tuple[Site, Sites, dict[str, Dataset]]:
+def federation(method: AnyMethod) -> tuple[Site, Sites, dict[str, ArrayDataset]]:
     server, sites = toy_sites(method)
     some = next(iter(sites.values())).train
     return server, {SERVER: server, **sites}, {"all": some, "none": some.slice(0, 0)}
@@ -61,7 +63,7 @@ def played(engine: LocalEngine[Any, Any], server: Site) -> tuple[Any, dict[str, 
     method, clients = engine.method, [c for c in sorted(engine.sites) if c != SERVER]
     state = method.init_server(server)
     for number in range(ROUNDS):
-        state = play_round(method, server, state, engine, clients, Step(number, ROUNDS))
+        state = run_round(method, server, state, engine, clients, RoundContext(number, ROUNDS))
     who = clients if method.personal else [SERVER]
     scored: dict[int, dict[str, Tallies]] = engine.score(method.publish(state), who)
     engine.close()
@@ -120,14 +122,14 @@ def test_a_worker_that_dies_twice_over_a_client_is_an_error(
     method = METHODS["fedavg"]()
     server, sites, tests = federation(method)
     engine = WorkerEngine(method, sites, tests, workers=1)
-    start = Crew._start
+    start = WorkerPool._start
 
-    def start_and_kill(crew: Crew, worker: Any, task: Any, given: Any) -> None:
+    def start_and_kill(crew: WorkerPool, worker: Any, task: Any, given: Any) -> None:
         os.kill(worker.process.pid, signal.SIGSTOP)  # so that it dies over this task
         start(crew, worker, task, given)
         worker.process.kill()
 
-    monkeypatch.setattr(Crew, "_start", start_and_kill)
+    monkeypatch.setattr(WorkerPool, "_start", start_and_kill)
     with pytest.raises(
         ProtofedError, match=r"client \d+: its worker process died \(SIGKILL\) twice"
     ):
@@ -142,7 +144,7 @@ def test_a_fault_of_a_client_is_raised_here_with_its_trace(hire: Hire) -> None:
     inbox = method.publish(method.init_server(server))
     broken = tree.map(lambda leaf: leaf[:0] if leaf.dim() else leaf, inbox)
     with pytest.raises(RuntimeError) as caught:
-        engine.exchange({0: broken}, Step(0, 1))
+        engine.exchange({0: broken}, RoundContext(0, 1))
     assert "in a worker process" in "".join(caught.value.__notes__)
     assert "functional_call" in "".join(caught.value.__notes__)
 
@@ -153,7 +155,9 @@ class Telling(FedAvg):
 
     raises: bool = False
 
-    def train(self, site: Site, inbox: Message, state: Any, step: Step) -> tuple[Message, Any]:
+    def train(
+        self, site: Site, inbox: Message, state: Any, step: RoundContext
+    ) -> tuple[Message, Any]:
         if self.raises:
             raise ConnectionRefusedError("the tracking server does not answer")
         reply, state = super().train(site, inbox, state, step)
@@ -168,7 +172,7 @@ def test_threads_are_the_specs_whatever_the_environment_says(
     server, sites, tests = federation(Telling())
     engine = WorkerEngine(Telling(), sites, tests, workers=1, threads=1)
     inbox = Telling().publish(Telling().init_server(server))
-    assert engine.exchange({0: inbox}, Step(0, 1))[0].metrics == {"threads": 1.0}
+    assert engine.exchange({0: inbox}, RoundContext(0, 1))[0].metrics == {"threads": 1.0}
     engine.close()
 
 
@@ -177,7 +181,7 @@ def test_a_clients_own_network_fault_is_not_taken_for_a_dead_worker(hire: Hire) 
     engine = Borrowing(hire(2), Telling(raises=True), sites, tests)
     inbox = Telling().publish(Telling().init_server(server))
     with pytest.raises(ConnectionRefusedError, match="the tracking server does not answer"):
-        engine.exchange({0: inbox}, Step(0, 1))
+        engine.exchange({0: inbox}, RoundContext(0, 1))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "local"])
@@ -200,15 +204,15 @@ def test_states_and_replies_beyond_the_limit_lie_on_disk(
 
 
 def test_auto_takes_what_the_machine_can_feed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protofed.engines.workers.cores", lambda: 8)
+    monkeypatch.setattr("protofed.engines.workers.usable_cores", lambda: 8)
     monkeypatch.setattr("protofed.engines.workers.free_memory", lambda: 2**40)
-    assert workers_for(participants=10, threads=1) == 8
-    assert workers_for(participants=3, threads=1) == 3
-    assert workers_for(participants=10, threads=4) == 2
-    assert workers_for(participants=10, threads=8) == 0
-    assert workers_for(participants=1, threads=1) == 0
+    assert worker_count(participants=10, threads=1) == 8
+    assert worker_count(participants=3, threads=1) == 3
+    assert worker_count(participants=10, threads=4) == 2
+    assert worker_count(participants=10, threads=8) == 0
+    assert worker_count(participants=1, threads=1) == 0
     monkeypatch.setattr("protofed.engines.workers.free_memory", lambda: 3 * 2**30)
-    assert workers_for(participants=10, threads=1) == 3
+    assert worker_count(participants=10, threads=1) == 3
 
 
 SCRIPT = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.spec import Experiment
 
 Make = Callable[..., Experiment]
@@ -37,6 +37,6 @@ def tiny() -> Make:
             "net": "moon-mlp",
             "rounds": 3,
         }
-        return experiment_from({**raw, **sections})
+        return parse_experiment({**raw, **sections})
 
     return make

@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from protofed.core import disk
 from protofed.core.errors import ProtofedError
-from protofed.experiment.card import card, safe
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.card import escape_markdown, model_card
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import run
 from protofed.methods.fedavg import FedAvg
@@ -33,7 +33,7 @@ def play(root: Path, out: Path, method: str) -> RunDir:
         "rounds": 2,
         "training": {"epochs": 1},
     }
-    run(experiment_from(raw), out, workers=0)
+    run(parse_experiment(raw), out, workers=0)
     return RunDir(out)
 
 
@@ -41,7 +41,7 @@ def test_a_card_holds_the_runs_own_numbers(tmp_path: Path) -> None:
     folder = play(make(tmp_path / "photos"), tmp_path / "run", "fedproto")
     text = folder.card.read_text()
     folder.card.unlink()
-    assert text == card(folder)  # from files alone, so that it can be made again
+    assert text == model_card(folder)  # from files alone, so that it can be made again
     first, last = folder.lines(folder.scores)
     for domain, score in last["domains"].items():
         five = (first["domains"][domain] + score) / 2
@@ -60,7 +60,7 @@ def test_a_card_holds_the_runs_own_numbers(tmp_path: Path) -> None:
     assert "split by protofed" in text
     assert "no medical device" in text
     with pytest.raises(ProtofedError, match="no finished run"):
-        card(RunDir(tmp_path))
+        model_card(RunDir(tmp_path))
 
 
 def test_a_personal_methods_card_has_a_row_for_each_client(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_names_of_strangers_are_plain_words(tmp_path: Path) -> None:
     text = folder.card.read_text()
     assert "<" not in text
     assert "](" not in text
-    assert text.count(safe(HOSTILE)) >= 3
+    assert text.count(escape_markdown(HOSTILE)) >= 3
     cells = {line.count(" | ") for line in text.splitlines() if line.startswith("| 0 |")}
     assert cells == {4}  # a bar in a name makes no column
-    assert safe("a\n# b") == r"a\\n\# b"
+    assert escape_markdown("a\n# b") == r"a\\n\# b"
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,12 @@ class Mine(FedAvg):
 
 
 def test_the_card_of_a_strangers_method_is_printed(tiny: Make, tmp_path: Path, cli: Cli) -> None:
-    run(tiny(rounds=1).model_copy(update={"method": Mine()}), tmp_path / "run", workers=0)
+    run(
+        tiny(rounds=1).model_copy(update={"method": Mine()}), tmp_path / "run", workers=0
+    )
     folder = RunDir(tmp_path / "run")
-    assert "From Python, as the method is not one of protofed's own." in card(folder)
-    assert " in 1 round. The method: " in card(folder)
+    assert "From Python, as the method is not one of protofed's own." in model_card(folder)
+    assert " in 1 round. The method: " in model_card(folder)
     assert cli("card", folder.path).out == folder.card.read_text()
     folder.card.write_text("\x1b[2J\n")  # whoever wrote it, it steers no terminal
     assert cli("card", folder.path).out == "\\x1b[2J\n"
@@ -103,19 +105,19 @@ def test_the_card_of_a_strangers_method_is_printed(tiny: Make, tmp_path: Path, c
 def test_a_card_that_cannot_be_written_leaves_the_run_unfinished(
     tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, real = RunDir(tmp_path / "run"), disk.replace
+    folder, real = RunDir(tmp_path / "run"), disk.rename_over
 
     def broken(old: Path, new: Path) -> None:
         if new == folder.card:
             raise OSError(errno.EIO, "Input/output error")
         real(old, new)
 
-    monkeypatch.setattr(disk, "replace", broken)
+    monkeypatch.setattr(disk, "rename_over", broken)
     told = rf"cannot write to {folder.path}: Input/output error\nall rounds up to 1 are safe there"
     with pytest.raises(ProtofedError, match=told):
         run(tiny(rounds=1), folder.path, workers=0)
     with pytest.raises(ProtofedError, match="no finished run"):
-        card(folder)
+        model_card(folder)
     monkeypatch.undo()
     run(tiny(rounds=1), folder.path, workers=0)
-    assert folder.card.read_text() == card(folder)
+    assert folder.card.read_text() == model_card(folder)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from protofed.engines.local import LocalEngine
-from protofed.experiment.evaluate import Evaluation, Scores, evaluate, last_five
-from protofed.experiment.federation import assemble
+from protofed.experiment.evaluate import DomainScores, Evaluation, evaluate_round, last_5_mean
+from protofed.experiment.federation import build_federation
 from protofed.experiment.runner import run
 from protofed.experiment.spec import Experiment
 from protofed.methods.fedavg import FedAvg
@@ -18,44 +18,48 @@ Make = Callable[..., Experiment]
 
 
 def test_mean_worst_and_spread_by_hand() -> None:
-    scores = Scores({"a": 90.0, "b": 60.0, "c": 30.0})
+    scores = DomainScores({"a": 90.0, "b": 60.0, "c": 30.0})
     assert (scores.mean, scores.worst) == (60.0, 30.0)
     assert scores.spread == pytest.approx((2 * 30**2 / 3) ** 0.5)
 
 
 def test_a_domain_without_test_images_has_no_score_and_spoils_none() -> None:
-    scores = Scores({"a": 90.0, "b": None})
+    scores = DomainScores({"a": 90.0, "b": None})
     assert (scores.mean, scores.worst, scores.spread) == (90.0, 90.0, 0.0)
-    nothing = Scores({"a": None})
+    nothing = DomainScores({"a": None})
     assert (nothing.mean, nothing.worst, nothing.spread) == (None, None, None)
 
 
 def test_last_five_averages_the_last_five_evaluations_only() -> None:
-    history = [Scores({"a": float(value)}) for value in (0, 1, 2, 3, 4, 5, 6)]
-    assert last_five(history).domains == {"a": statistics.fmean([2, 3, 4, 5, 6])}
-    assert last_five(history[:2]).domains == {"a": 0.5}
+    history = [DomainScores({"a": float(value)}) for value in (0, 1, 2, 3, 4, 5, 6)]
+    assert last_5_mean(history).domains == {"a": statistics.fmean([2, 3, 4, 5, 6])}
+    assert last_5_mean(history[:2]).domains == {"a": 0.5}
 
 
 def test_an_evaluation_reads_back_from_its_line() -> None:
     plain = Evaluation(
-        3, Scores({"a": 1.0}), {"other": Scores({"a": 3.0})}, Scores({"a": 2.0}), {"0": {"a": 2.0}}
+        3,
+        DomainScores({"a": 1.0}),
+        {"other": DomainScores({"a": 3.0})},
+        DomainScores({"a": 2.0}),
+        {"0": {"a": 2.0}},
     )
-    assert Evaluation.from_plain(plain.plain()) == plain
-    assert Evaluation.from_plain(Evaluation(1, Scores({"a": 1.0})).plain()).own is None
+    assert Evaluation.from_dict(plain.to_dict()) == plain
+    assert Evaluation.from_dict(Evaluation(1, DomainScores({"a": 1.0})).to_dict()).own is None
 
 
 def test_accuracy_is_counted_image_by_image(tiny: Make) -> None:
-    federation = assemble(tiny())
+    federation = build_federation(tiny())
     method = FedAvg()
     server = method.init_server(federation.server)
-    scored = evaluate(
+    scored = evaluate_round(
         0, method, server, federation, LocalEngine(method, federation.everyone, federation.tests)
     )
     for name, test in federation.tests.items():
         right = 0
         for image, label in zip(test.images, test.labels, strict=True):
-            x = federation.server.pixels.test(image[None])
-            right += int(federation.server.look(server.model, x).logits.argmax() == label)
+            x = federation.server.pixels.normalize(image[None])
+            right += int(federation.server.forward_eval(server.model, x).logits.argmax() == label)
         # single images take another kernel than batches do: a tie may fall the other way
         accuracy = scored.scores.domains[name]
         assert accuracy == pytest.approx(100 * right / len(test), abs=100 / len(test))
@@ -75,7 +79,7 @@ def test_personal_methods_are_scored_client_by_client(tiny: Make, tmp_path: Path
 
 
 def test_test_images_never_reach_a_site(tiny: Make) -> None:
-    federation = assemble(tiny())
+    federation = build_federation(tiny())
     held = {
         image.numpy().tobytes()
         for site in (federation.server, *federation.sites.values())

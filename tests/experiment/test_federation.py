@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.federation import assemble
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.federation import build_federation
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
 from protofed.experiment.spec import Experiment
 from protofed.methods import METHODS
@@ -23,7 +23,7 @@ APART = {"fedproto": False, "fedseproto": False, "fedtgp": False}  # param_avg
 
 
 def test_clients_take_the_nets_in_turn(tiny: Make) -> None:
-    federation = assemble(tiny(net=TWINS, method="local"))
+    federation = build_federation(tiny(net=TWINS, method="local"))
     convolutions = [
         sum(isinstance(layer, torch.nn.Conv2d) for layer in site.net.modules())
         for site in federation.sites.values()
@@ -32,7 +32,7 @@ def test_clients_take_the_nets_in_turn(tiny: Make) -> None:
 
 
 def test_one_net_in_a_list_is_the_net_of_all(tiny: Make) -> None:
-    federation = assemble(tiny(net=["moon-mlp"]))
+    federation = build_federation(tiny(net=["moon-mlp"]))
     assert {id(site.net) for site in federation.sites.values()} == {id(federation.server.net)}
 
 
@@ -44,20 +44,20 @@ def test_a_method_that_needs_equal_nets_says_so_before_anything_starts(
     if "equal nets" in METHODS[name]().needs:
         with pytest.raises(ProtofedError) as caught:
             run(experiment, tmp_path / "a")
-        for part in (METHODS[name].about.label, *TWINS, "same net", "local"):
+        for part in (METHODS[name].info.label, *TWINS, "same net", "local"):
             assert part in str(caught.value)
         assert not (tmp_path / "a").exists()
     else:
-        assemble(experiment)
+        build_federation(experiment)
 
 
 def test_features_of_different_width_are_refused_where_prototypes_meet(tiny: Make) -> None:
     for name in ("fedproto", "fedseproto", "fedtgp"):
         method = {"name": name, "param_avg": False}
-        assemble(tiny(net=TWINS, method=method))
+        build_federation(tiny(net=TWINS, method=method))
         if name != "fedseproto":  # there the features are as wide as the encoder, 512 in both
             with pytest.raises(ProtofedError, match="lsa-cnn: 128, seproto-cnn: 512"):
-                assemble(tiny(net=["lsa-cnn", "seproto-cnn"], method=method))
+                build_federation(tiny(net=["lsa-cnn", "seproto-cnn"], method=method))
 
 
 @pytest.mark.parametrize("name", [*APART, "fedgh", "fedmd", "local"])
@@ -78,7 +78,7 @@ def test_methods_for_different_nets_score_every_client_on_every_domain(
 
 def test_public_images_are_training_images_of_no_client(tiny: Make, tmp_path: Path) -> None:
     experiment = tiny(method="fedmd", public={"samples": 40})
-    federation = assemble(experiment)
+    federation = build_federation(experiment)
     trains = {domain.name: domain.train for domain in federation.benchmark.domains}
     held = {name: set[int]() for name in trains}
     for part in federation.parts:
@@ -98,24 +98,24 @@ def test_public_images_are_training_images_of_no_client(tiny: Make, tmp_path: Pa
 
 
 def test_public_images_come_with_a_method_that_needs_them_and_only_there(tiny: Make) -> None:
-    assert tiny(method="fedmd").plain()["public"] == {"samples": 1000}
-    assert "public" not in tiny(method="fedavg").plain()
+    assert tiny(method="fedmd").to_dict()["public"] == {"samples": 1000}
+    assert "public" not in tiny(method="fedavg").to_dict()
     with pytest.raises(ProtofedError, match="public: not used by FedAvg: leave it out"):
-        experiment_from({"method": "fedavg", "public": {"samples": 10}})
+        parse_experiment({"method": "fedavg", "public": {"samples": 10}})
 
 
 def test_a_domain_gives_what_is_left_and_none_left_is_an_error(tiny: Make) -> None:
     sizes = {
-        name: len(rows) for name, rows in assemble(tiny(method="fedmd")).public.items()
+        name: len(rows) for name, rows in build_federation(tiny(method="fedmd")).public.items()
     }  # far more are left than 500 a domain
     assert sizes == {"optical": 500, "print": 500}
     whole = {"kind": "shares", "clients": {"optical": 1, "print": 1}, "share": 1.0}
     with pytest.raises(ProtofedError, match="none are left"):
-        assemble(tiny(method="fedmd", partition=whole))
+        build_federation(tiny(method="fedmd", partition=whole))
 
 
 def test_grey_and_coloured_public_images_lie_in_one_tensor(tiny: Make) -> None:
-    federation = assemble(
+    federation = build_federation(
         tiny(method="fedmd", data="digits-mini", partition=FOUR, public={"samples": 8})
     )
     trains = {domain.name: domain.train.images for domain in federation.benchmark.domains}
@@ -128,7 +128,7 @@ def test_grey_and_coloured_public_images_lie_in_one_tensor(tiny: Make) -> None:
 def test_validation_images_are_held_out_from_the_clients_and_scored_in_place_of_the_tests(
     tiny: Make,
 ) -> None:
-    whole, part = assemble(tiny()), assemble(tiny(validation=0.33))
+    whole, part = build_federation(tiny()), build_federation(tiny(validation=0.33))
     for client, site in whole.sites.items():
         mine = {bytes(image.numpy()) for image in site.train.images}
         kept = {bytes(image.numpy()) for image in part.sites[client].train.images}
@@ -141,15 +141,15 @@ def test_validation_images_are_held_out_from_the_clients_and_scored_in_place_of_
     every = {bytes(image.numpy()) for image in trains}
     assert {bytes(image.numpy()) for image in scored} < every
     assert any("not on the test images" in notice for notice in part.notices)
-    assert "validation" not in tiny().plain()
+    assert "validation" not in tiny().to_dict()
 
 
 def test_held_out_images_are_never_public(tiny: Make) -> None:
     """A method must not train on what it is scored with."""
     whole = {"kind": "shares", "clients": {"optical": 1, "print": 1}, "share": 1.0}
     with pytest.raises(ProtofedError, match="none are left"):
-        assemble(tiny(method="fedmd", partition=whole, validation=0.2))
-    federation = assemble(tiny(method="fedmd", validation=0.4, public={"samples": 400}))
+        build_federation(tiny(method="fedmd", partition=whole, validation=0.2))
+    federation = build_federation(tiny(method="fedmd", validation=0.4, public={"samples": 400}))
     shown = {bytes(image.numpy()) for image in federation.server.public}
     for test in federation.tests.values():
         assert not shown & {bytes(image.numpy()) for image in test.images}
@@ -169,11 +169,11 @@ def test_a_domain_without_clients_has_no_score_on_held_out_images(
 def test_one_image_at_least_is_held_out_and_one_is_left(
     share: float, held: int, tiny: Make
 ) -> None:
-    federation = assemble(tiny(validation=share))
+    federation = build_federation(tiny(validation=share))
     assert {len(site.train) for site in federation.sites.values()} == {9 - held}
     single = {"kind": "shares", "clients": 2, "samples": 1}
     with pytest.raises(ProtofedError, match="validation: no client has two images"):
-        assemble(tiny(validation=share, partition=single))
+        build_federation(tiny(validation=share, partition=single))
 
 
 def test_public_images_must_be_there_for_who_needs_them_and_one_for_each_domain(
@@ -182,14 +182,14 @@ def test_public_images_must_be_there_for_who_needs_them_and_one_for_each_domain(
     with pytest.raises(ProtofedError, match="public: needed by FedMD"):
         tiny(method="fedmd", public=None)
     with pytest.raises(ProtofedError, match=r"public\.samples: at least one for each of the 2"):
-        assemble(tiny(method="fedmd", public={"samples": 1}))
+        build_federation(tiny(method="fedmd", public={"samples": 1}))
 
 
 def test_a_domain_with_few_images_left_gives_what_it_has(tiny: Make) -> None:
-    data = assemble(tiny()).benchmark
+    data = build_federation(tiny()).benchmark
     (size,) = {len(domain.train) for domain in data.domains}
     most = {"kind": "shares", "clients": 2, "samples": {"optical": size - 3, "print": 9}}
-    federation = assemble(tiny(method="fedmd", partition=most, public={"samples": 40}))
+    federation = build_federation(tiny(method="fedmd", partition=most, public={"samples": 40}))
     assert {name: len(rows) for name, rows in federation.public.items()} == {
         "optical": 3,
         "print": 20,
@@ -197,7 +197,7 @@ def test_a_domain_with_few_images_left_gives_what_it_has(tiny: Make) -> None:
 
 
 def test_the_way_to_convolve_reaches_the_nets(tiny: Make) -> None:
-    net = assemble(tiny(net="resnet10", conv="winograd")).server.net
+    net = build_federation(tiny(net="resnet10", conv="winograd")).server.net
     assert sum(isinstance(part, WinogradConv2d) for part in net.modules()) == 3
     with pytest.raises(ProtofedError, match=r"conv: .*'lsa-cnn' has none"):
-        assemble(tiny(net="lsa-cnn", conv="winograd"))
+        build_federation(tiny(net="lsa-cnn", conv="winograd"))

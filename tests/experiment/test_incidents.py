@@ -13,34 +13,36 @@ import torch
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
-from protofed.core.site import ClientId, Step
+from protofed.core.site import ClientId, RoundContext
 from protofed.engines.base import Engine
 from protofed.engines.local import LocalEngine
 from protofed.experiment import runner
-from protofed.experiment.checkpoint import load_server
-from protofed.experiment.federation import Federation, assemble
+from protofed.experiment.checkpoint import load_server_state
+from protofed.experiment.federation import Federation, build_federation
 from protofed.experiment.incidents import PATIENCE
 from protofed.experiment.rundir import RunDir
-from protofed.experiment.runner import Progress, run
+from protofed.experiment.runner import RunProgress, run
 from protofed.experiment.spec import Experiment
 
 Make = Callable[..., Experiment]
 WILD = {"lr": 1e30, "epochs": 2, "batch": 4}
-Bad = Callable[[ClientId, Step], bool]
+Bad = Callable[[ClientId, RoundContext], bool]
 
 
 def lying(monkeypatch: pytest.MonkeyPatch, bad: Bad) -> None:
     """Let some clients send NaN in some rounds."""
 
     class Lying(LocalEngine[Any, Any]):
-        def exchange(self, inboxes: Mapping[int, Message], step: Step) -> dict[int, Message]:
+        def exchange(
+            self, inboxes: Mapping[int, Message], step: RoundContext
+        ) -> dict[int, Message]:
             replies = super().exchange(inboxes, step)
             return {c: nonsense(m) if bad(c, step) else m for c, m in replies.items()}
 
     def engine(experiment: Experiment, federation: Federation, *more: object) -> Engine:
         return Lying(experiment.method, federation.everyone, federation.tests)
 
-    monkeypatch.setattr(runner, "local_engine", engine)
+    monkeypatch.setattr(runner, "create_local_engine", engine)
 
 
 def nonsense(reply: Message) -> Message:
@@ -56,7 +58,9 @@ def test_a_refused_reply_is_on_record_and_the_run_goes_on(
 ) -> None:
     lying(monkeypatch, lambda client, step: client == 1 and step.round != 1)
     told: list[str] = []
-    result = run(tiny(), tmp_path / "a", lambda p: told.extend(p.notices if p.round else ()))
+    result = run(
+        tiny(), tmp_path / "a", lambda p: told.extend(p.notices if p.round else ())
+    )
     lines = events(tmp_path / "a")
     assert [(e["round"], e["leg"], e["client"]) for e in lines] == [(1, 1, 1), (3, 1, 1)]
     assert all("model.weights" in e["reason"] and "NaN" in e["reason"] for e in lines)
@@ -66,7 +70,7 @@ def test_a_refused_reply_is_on_record_and_the_run_goes_on(
     assert [sorted(line["legs"][0]) for line in rounds] == [["0", "2"], ["0", "1", "2"], ["0", "2"]]
     newest = RunDir(tmp_path / "a").newest()
     assert newest is not None
-    assert tree.finite(load_server(newest))
+    assert tree.finite(load_server_state(newest))
 
 
 def test_a_failed_round_keeps_the_state_and_is_said(
@@ -80,7 +84,7 @@ def test_a_failed_round_keeps_the_state_and_is_said(
     one, two = (folder.kept(number) for number in (1, 2))
     assert one is not None
     assert two is not None
-    assert tree.equal(load_server(one), load_server(two))
+    assert tree.equal(load_server_state(one), load_server_state(two))
     scores = [line["domains"] for line in folder.lines(folder.scores)]
     assert scores[0] == scores[1] != scores[2]
 
@@ -125,7 +129,7 @@ def test_events_beyond_the_checkpoint_are_dropped_on_resuming(
     experiment = tiny(rounds=4, evaluate_every=2)
     run(experiment, tmp_path / "whole")
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: RunProgress) -> None:
         if progress.round == 3:
             raise KeyboardInterrupt
 
@@ -158,11 +162,11 @@ def test_a_diverged_client_can_be_skipped(
 ) -> None:
 
     def one_wild(experiment: Experiment) -> Any:
-        made = assemble(experiment)
+        made = build_federation(experiment)
         wild = replace(made.sites[1], training=replace(experiment.training, lr=1e30))
         return made._replace(sites={**made.sites, 1: wild})
 
-    monkeypatch.setattr(runner, "assemble", one_wild)
+    monkeypatch.setattr(runner, "build_federation", one_wild)
     for name in ("fedavg", "local"):
         experiment = tiny(method=name, on_nonfinite="skip", rounds=2)
         result = run(experiment, tmp_path / name)
@@ -176,7 +180,9 @@ def test_if_all_diverge_skipping_ends_too_and_tells_of_some(tiny: Make, tmp_path
     experiment = tiny(training=WILD, on_nonfinite="skip", rounds=5, partition=many)
     told: list[str] = []
     with pytest.raises(ProtofedError, match="rounds in a row failed"):
-        run(experiment, tmp_path / "a", lambda p: told.extend(p.notices if p.round == 1 else ()))
+        run(
+            experiment, tmp_path / "a", lambda p: told.extend(p.notices if p.round == 1 else ())
+        )
     assert len(events(tmp_path / "a")) == PATIENCE * 6
     assert [line.split(":")[1].strip() for line in told[:3]] == ["client 0", "client 1", "client 2"]
     assert told[3] == "and 2 more in this round, see events.jsonl"
@@ -196,5 +202,5 @@ def test_settings_for_what_goes_wrong_leave_old_digests_alone(tiny: Make) -> Non
     usual = tiny()
     assert usual.digest == tiny(min_clients=1, on_nonfinite="stop").digest
     assert len({usual.digest, tiny(min_clients=2).digest, tiny(on_nonfinite="skip").digest}) == 3
-    assert "min_clients" not in usual.plain()
-    assert tiny(min_clients=2).plain()["min_clients"] == 2
+    assert "min_clients" not in usual.to_dict()
+    assert tiny(min_clients=2).to_dict()["min_clients"] == 2

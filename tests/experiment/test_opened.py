@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.opened import open_run
+from protofed.experiment.opened import open_trained_run
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import run
 from protofed.experiment.spec import Experiment
@@ -18,12 +18,12 @@ def test_an_older_state_never_stands_in_for_the_last_one_of_a_finished_run(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     run(tiny(rounds=3), tmp_path, workers=0)
-    assert open_run(tmp_path).round == 3
+    assert open_trained_run(tmp_path).round == 3
     place = RunDir(tmp_path)
     newest = place.newest()
     assert newest is not None
     (newest.folder / "server.safetensors").write_bytes(b"damaged")
     with pytest.raises(ProtofedError, match="the checkpoint of round 3, its last, cannot be used"):
-        open_run(tmp_path)
+        open_trained_run(tmp_path)
     place.done.unlink()  # now it is a run to go on with
-    assert open_run(tmp_path).round == 2
+    assert open_trained_run(tmp_path).round == 2

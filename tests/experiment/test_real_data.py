@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
 
 
 @pytest.mark.usefixtures("real_data")
 def test_office_caltech_runs_and_repeats_byte_for_byte(tmp_path: Path) -> None:
     raw = {"data": "office-caltech", "net": "lsa-cnn", "rounds": 2, "training": {"epochs": 1}}
-    results = [run(experiment_from(raw), tmp_path / name) for name in ("a", "b")]
+    results = [run(parse_experiment(raw), tmp_path / name) for name in ("a", "b")]
     assert list(results[0].last.domains) == ["caltech", "amazon", "webcam", "dslr"]
     one, two = ((tmp_path / name / "scores.jsonl").read_bytes() for name in ("a", "b"))
     assert one == two

@@ -109,7 +109,7 @@ def test_again_keeps_everything_if_the_run_cannot_be_repeated(
     def unreadable(experiment: Experiment) -> None:
         raise ProtofedError("the data is gone")
 
-    monkeypatch.setattr(runner, "assemble", unreadable)
+    monkeypatch.setattr(runner, "build_federation", unreadable)
     before = sorted(path.name for path in folder.path.rglob("*"))
     with pytest.raises(ProtofedError, match="gone"):
         run(experiment, folder.path, again=True)

@@ -11,10 +11,10 @@ from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.data.catalog import BENCHMARKS
 from protofed.engines.local import LocalEngine
-from protofed.experiment.checkpoint import load_server
-from protofed.experiment.federation import assemble
+from protofed.experiment.checkpoint import load_server_state
+from protofed.experiment.federation import build_federation
 from protofed.experiment.rundir import RunDir
-from protofed.experiment.runner import Progress, participants, run
+from protofed.experiment.runner import RunProgress, run, sample_clients
 from protofed.experiment.spec import Experiment
 from protofed.methods import METHODS
 from tests.experiment.conftest import quick
@@ -40,7 +40,7 @@ def test_the_run_folder_is_complete(tiny: Make, tmp_path: Path) -> None:
     assert [line["round"] for line in rounds] == [1, 2, 3]
     newest = RunDir(tmp_path / "a").newest()
     assert newest is not None
-    model = tree.nbytes(load_server(newest).model)
+    model = tree.nbytes(load_server_state(newest).model)
     assert rounds[0]["bytes_up"] == rounds[0]["bytes_down"] == 3 * model
     assert rounds[0]["parts"] == {"up": {"model": 3 * model}, "down": {"model": 3 * model}}
     env = json.loads((tmp_path / "a" / "env.json").read_text())
@@ -78,7 +78,7 @@ class StoppedError(Exception):
 def test_an_interrupted_run_goes_on_and_ends_the_same(
     name: str, tiny: Make, tmp_path: Path
 ) -> None:
-    def stop(progress: Progress) -> None:
+    def stop(progress: RunProgress) -> None:
         if progress.round == 2 and not progress.notices:
             raise StoppedError
 
@@ -88,7 +88,9 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
         run(experiment, tmp_path / "broken", stop)
     assert not (tmp_path / "broken" / "done").exists()
     seen: list[int] = []
-    resumed = run(experiment, tmp_path / "broken", lambda progress: seen.append(progress.round))
+    resumed = run(
+        experiment, tmp_path / "broken", lambda progress: seen.append(progress.round)
+    )
     assert seen == [2, 3, 4]  # first where it stands, then each round
     assert resumed.last == whole.last
     one, two = ((tmp_path / folder / "scores.jsonl").read_bytes() for folder in ("whole", "broken"))
@@ -111,12 +113,14 @@ def test_a_line_beyond_the_checkpoint_is_dropped_on_resuming(tiny: Make, tmp_pat
 def test_a_finished_run_is_read_not_repeated(tiny: Make, tmp_path: Path) -> None:
     first = run(tiny(), tmp_path / "a")
 
-    def never(progress: Progress) -> None:
+    def never(progress: RunProgress) -> None:
         raise AssertionError("trained again")
 
     assert run(tiny(), tmp_path / "a", never) == first
     rounds: list[int] = []
-    run(tiny(), tmp_path / "a", lambda progress: rounds.append(progress.round), again=True)
+    run(
+        tiny(), tmp_path / "a", lambda progress: rounds.append(progress.round), again=True
+    )
     assert rounds == [0, 1, 2, 3]
 
 
@@ -151,12 +155,12 @@ def test_scores_are_taken_at_the_interval_and_after_the_last_round(
 def test_participants_are_a_share_drawn_anew_each_round(tiny: Make) -> None:
     experiment = tiny(participation=0.3)
     clients = list(range(10))
-    drawn = [participants(experiment, clients, number) for number in range(30)]
+    drawn = [sample_clients(experiment, clients, number) for number in range(30)]
     assert all(len(who) == 3 and who == sorted(set(who)) for who in drawn)
-    assert drawn == [participants(experiment, clients, number) for number in range(30)]
+    assert drawn == [sample_clients(experiment, clients, number) for number in range(30)]
     assert len({tuple(who) for who in drawn}) > 10
     assert {client for who in drawn for client in who} == set(clients)
-    assert participants(tiny(participation=0.01), clients, 0) != []
+    assert sample_clients(tiny(participation=0.01), clients, 0) != []
 
 
 def test_clients_without_images_are_skipped_with_a_notice(tiny: Make, tmp_path: Path) -> None:
@@ -171,7 +175,9 @@ def test_a_federation_without_any_image_is_an_error_and_leaves_no_folder(
     tiny: Make, tmp_path: Path
 ) -> None:
     with pytest.raises(ProtofedError, match="no client holds any image"):
-        run(tiny(partition={"kind": "shares", "clients": 2, "samples": 0}), tmp_path / "a")
+        run(
+            tiny(partition={"kind": "shares", "clients": 2, "samples": 0}), tmp_path / "a"
+        )
     assert not (tmp_path / "a").exists()
 
 
@@ -180,7 +186,7 @@ def test_a_class_that_nobody_holds_is_noticed_and_breaks_nothing(
 ) -> None:
     experiment = tiny(partition={"kind": "shares", "clients": 2, "samples": 3}, rounds=1)
     result = run(experiment, tmp_path / "a")
-    sites = assemble(experiment).sites.values()
+    sites = build_federation(experiment).sites.values()
     held = {label for site in sites for label in site.train.labels.tolist()}
     missing = [str(digit) for digit in range(10) if digit not in held]
     assert missing
@@ -209,5 +215,5 @@ def test_odd_sizes_and_missing_classes_with_batch_norm_stay_finite(
     assert newest is not None
     engine = LocalEngine(METHODS[name](), {})
     engine.load(newest.folder)
-    assert tree.finite([load_server(newest), engine.states])
+    assert tree.finite([load_server_state(newest), engine.states])
     assert result.last.mean is not None

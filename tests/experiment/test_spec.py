@@ -10,47 +10,47 @@ from pydantic import ValidationError
 
 from protofed.core.errors import ProtofedError
 from protofed.core.training import Training
-from protofed.data.partition import Dirichlet, Shares
-from protofed.experiment.parse import choose, experiment_from, read_spec, set_field
+from protofed.data.partition import DirichletPartition, SharesPartition
+from protofed.experiment.parse import choose_named, parse_experiment, read_spec, set_field
 from protofed.experiment.spec import Data, Experiment
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
 
 
 def test_what_is_not_said_comes_from_the_benchmark() -> None:
-    made = experiment_from({"data": "office-caltech"})
+    made = parse_experiment({"data": "office-caltech"})
     assert made.net == "lsa-cnn"
     assert made.data.domains == ("caltech", "amazon", "webcam", "dslr")
     assert made.data.flip
-    assert isinstance(made.partition, Shares)
+    assert isinstance(made.partition, SharesPartition)
     assert made.partition.clients == {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}
     assert made.method == FedAvg()
 
 
 def test_choosing_domains_chooses_their_clients() -> None:
-    made = experiment_from({"data": {"name": "digits", "domains": ["usps", "mnistm"]}})
-    assert isinstance(made.partition, Shares)
+    made = parse_experiment({"data": {"name": "digits", "domains": ["usps", "mnistm"]}})
+    assert isinstance(made.partition, SharesPartition)
     assert made.partition.clients == {"usps": 4, "mnistm": 1}
 
 
 def test_one_field_of_the_partition_keeps_the_others() -> None:
-    made = experiment_from({"data": "office-caltech", "partition": {"clients": 8}})
-    assert isinstance(made.partition, Shares)
+    made = parse_experiment({"data": "office-caltech", "partition": {"clients": 8}})
+    assert isinstance(made.partition, SharesPartition)
     assert (made.partition.clients, made.partition.share, made.partition.repair) == (8, 0.2, True)
 
 
 def test_samples_replace_a_share() -> None:
-    made = experiment_from({"data": "office-caltech", "partition": {"samples": 20}})
-    assert isinstance(made.partition, Shares)
+    made = parse_experiment({"data": "office-caltech", "partition": {"samples": 20}})
+    assert isinstance(made.partition, SharesPartition)
     assert (made.partition.share, made.partition.samples) == (None, 20)
 
 
 @pytest.mark.parametrize("word", ["alpha", "beta"])
 def test_alpha_and_beta_name_the_same_skew(word: str) -> None:
-    made = experiment_from({"data": "cifar10", "partition": {word: 0.1}})
-    assert made.partition == Dirichlet(clients=10, alpha=0.1)
+    made = parse_experiment({"data": "cifar10", "partition": {word: 0.1}})
+    assert made.partition == DirichletPartition(clients=10, alpha=0.1)
     other_rule = {"kind": "dirichlet", word: 0.1}
-    assert isinstance(experiment_from({"partition": other_rule}).partition, Dirichlet)
+    assert isinstance(parse_experiment({"partition": other_rule}).partition, DirichletPartition)
 
 
 def test_the_spec_reads_back_to_itself() -> None:
@@ -60,27 +60,27 @@ def test_the_spec_reads_back_to_itself() -> None:
         "training": {"lr": 0.1, "epochs": 2},
         "rounds": 3,
     }
-    made = experiment_from(raw)
-    again = experiment_from(json.loads(json.dumps(made.plain())))
+    made = parse_experiment(raw)
+    again = parse_experiment(json.loads(json.dumps(made.to_dict())))
     assert again == made
     assert again.digest == made.digest
     assert again.method == FedProx(mu=0.3)
 
 
 def test_the_way_to_convolve_is_named_only_where_it_moves_bits() -> None:
-    plain = experiment_from({"net": "resnet10"})
-    assert experiment_from({"net": "resnet10", "conv": "direct"}).digest == plain.digest
-    assert "conv" not in plain.plain()
-    fast = experiment_from({"net": "resnet10", "conv": "winograd"})
+    plain = parse_experiment({"net": "resnet10"})
+    assert parse_experiment({"net": "resnet10", "conv": "direct"}).digest == plain.digest
+    assert "conv" not in plain.to_dict()
+    fast = parse_experiment({"net": "resnet10", "conv": "winograd"})
     assert fast.digest != plain.digest
-    assert experiment_from(json.loads(json.dumps(fast.plain()))) == fast
+    assert parse_experiment(json.loads(json.dumps(fast.to_dict()))) == fast
     with pytest.raises(ProtofedError, match=r"conv.*direct.*winograd"):
-        experiment_from({"conv": "fft"})
+        parse_experiment({"conv": "fft"})
 
 
 def test_the_digest_names_the_numbers_and_nothing_else() -> None:
-    base = experiment_from({})
-    assert base.digest == experiment_from({"method": "fedavg", "rounds": 20}).digest
+    base = parse_experiment({})
+    assert base.digest == parse_experiment({"method": "fedavg", "rounds": 20}).digest
     others: list[dict[str, object]] = [
         {"seed": 1},
         {"rounds": 21},
@@ -90,7 +90,7 @@ def test_the_digest_names_the_numbers_and_nothing_else() -> None:
         {"partition": {"clients": 8}},
         {"net": "lsa-cnn", "data": {"side": 28}},
     ]
-    digests = [experiment_from(raw).digest for raw in others]
+    digests = [parse_experiment(raw).digest for raw in others]
     assert len({base.digest, *digests}) == len(others) + 1
 
 
@@ -99,12 +99,12 @@ def test_python_objects_make_the_same_spec_as_text() -> None:
         method=FedProx(mu=0.5), data=Data(name="digits"), training=Training(lr=0.1), rounds=4
     )
     raw = {"method": {"name": "fedprox", "mu": 0.5}, "data": "digits", "training": {"lr": 0.1}}
-    assert made.digest == experiment_from({**raw, "rounds": 4}).digest
+    assert made.digest == parse_experiment({**raw, "rounds": 4}).digest
 
 
 def test_a_spec_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        experiment_from({}).rounds = 3
+        parse_experiment({}).rounds = 3
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_spec_cannot_be_changed() -> None:
 )
 def test_a_fault_is_named_in_a_few_lines(raw: dict[str, object], words: list[str]) -> None:
     with pytest.raises(ProtofedError) as caught:
-        experiment_from(raw)
+        parse_experiment(raw)
     text = str(caught.value)
     assert len(text.splitlines()) <= 5
     for word in words:
@@ -156,7 +156,7 @@ def test_a_fault_is_named_in_a_few_lines(raw: dict[str, object], words: list[str
 def test_several_faults_are_told_at_once() -> None:
     raw = {"rounds": 0, "seed": -1, "method": "fedvag", "training": {"lr": -1, "batch": 0}}
     with pytest.raises(ProtofedError) as caught:
-        experiment_from(raw, "exp.toml")
+        parse_experiment(raw, "exp.toml")
     lines = str(caught.value).splitlines()
     assert len(lines) == 5
     assert all(line.startswith("exp.toml: ") for line in lines)
@@ -217,8 +217,8 @@ def test_a_set_that_is_no_assignment_is_refused(assignment: str) -> None:
 
 def test_choosing_another_method_drops_what_was_said_of_the_first() -> None:
     raw = {"method": {"name": "fedprox", "mu": 1}}
-    assert choose(raw, "method", "fedprox") == raw
-    assert choose(raw, "method", "fedavg") == {"method": {"name": "fedavg"}}
+    assert choose_named(raw, "method", "fedprox") == raw
+    assert choose_named(raw, "method", "fedavg") == {"method": {"name": "fedavg"}}
 
 
 words = st.sampled_from(
@@ -238,10 +238,10 @@ values = st.recursive(
 def test_whatever_a_spec_holds_it_is_taken_or_explained(raw: dict[str, object]) -> None:
     made, told = None, ""
     try:
-        made = experiment_from(raw)
+        made = parse_experiment(raw)
     except ProtofedError as fault:
         told = str(fault)
     if made is None:
         assert 1 <= len(told.splitlines()) <= 5
     else:
-        assert experiment_from(json.loads(json.dumps(made.plain()))) == made
+        assert parse_experiment(json.loads(json.dumps(made.to_dict()))) == made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.spec import Experiment
 
 
@@ -14,13 +14,13 @@ def test_a_device_is_resolved_and_the_cpu_renames_no_run(monkeypatch: pytest.Mon
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     plain = Experiment()
     assert plain.device == "cpu"
-    assert "device" not in plain.plain()
+    assert "device" not in plain.to_dict()
     assert Experiment(device="cpu").digest == plain.digest
     with pytest.raises(ProtofedError, match="no cuda: use auto or cpu"):
-        experiment_from({"device": "cuda"})
+        parse_experiment({"device": "cuda"})
     with pytest.raises(ProtofedError, match="did you mean 'cuda'"):
-        experiment_from({"device": "cuds"})
+        parse_experiment({"device": "cuds"})
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     card = Experiment()
-    assert card.plain()["device"] == "cuda"
+    assert card.to_dict()["device"] == "cuda"
     assert card.digest != plain.digest

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from protofed.core.disk import sha256
+from protofed.core.disk import file_sha256
 
 MARK = '"@here@"'
 DEEP = "[" * 100_000
@@ -43,10 +43,10 @@ def reseal(folder: Path) -> None:
     scores = folder / "scores.jsonl"
     sums: dict[Path, dict[str, Any]] = {}
     if scores.is_file():
-        sums[folder / "done"] = {"scores": sha256(scores)}
+        sums[folder / "done"] = {"scores": file_sha256(scores)}
     for place in folder.glob("checkpoints/*"):
         files = [file for file in place.glob("*.safetensors") if file.is_file()]
-        sums[place / "manifest.json"] = {"sha256": {file.name: sha256(file) for file in files}}
+        sums[place / "manifest.json"] = {"sha256": {file.name: file_sha256(file) for file in files}}
     for file, new in sums.items():
         try:
             file.write_text(json.dumps({**json.loads(file.read_text()), **new}))

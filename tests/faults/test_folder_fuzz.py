@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from protofed.cli import main
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import default_folder, run
 from tests.data.pictures import make
@@ -105,7 +105,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with chdir(place):
         for name, raw in (("done", DONE), ("half", HALF)):
             Path(f"{name}.json").write_text(json.dumps(raw))
-            run(experiment_from(raw), Path(name), keep=(1,), workers=0)
+            run(parse_experiment(raw), Path(name), keep=(1,), workers=0)
             Path(name, "events.jsonl").write_text(EVENT)
             Path(name, "public.json").write_text('{"optical": [1, 2]}')
         Path("whole").write_bytes(Path("half/scores.jsonl").read_bytes())
@@ -137,7 +137,7 @@ def play(home: Path, seed: int) -> str:
     with tempfile.TemporaryDirectory() as place, chdir(place):
         for name in ("done.json", "half.json", "image.png", "m.safetensors"):
             shutil.copy(home / name, name)
-        folder = Path(str(default_folder(experiment_from(DONE)).name) if kind == "done" else kind)
+        folder = Path(str(default_folder(parse_experiment(DONE)).name) if kind == "done" else kind)
         forged = kind == "file"
         if kind == "file":
             said = (spoil_header if dice.random() < 0.8 else _bytes)(Path("m.safetensors"), dice)

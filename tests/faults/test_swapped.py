@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.opened import open_run
+from protofed.experiment.opened import open_trained_run
 from protofed.experiment.result import read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import run
 from protofed.experiment.spec import Experiment
-from protofed.figures import draw
-from protofed.figures.style import Options
-from protofed.product.source import take
+from protofed.figures import draw_figure
+from protofed.figures.style import FigureOptions
+from protofed.product.source import load_trained_model
 from tests.faults.mutations import reseal
 
 Make = Callable[..., Experiment]
@@ -69,11 +69,11 @@ def test_a_checkpoint_of_another_experiment_is_not_gone_on_from(
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "open": open_run,
-    "kept round": lambda folder: open_run(folder, 2),
-    "export and predict": take,
-    "plot": lambda folder: draw("tsne", [folder], Options()),
-    "plot a kept round": lambda folder: draw("tsne", [folder], Options(rounds=(2,))),
+    "open": open_trained_run,
+    "kept round": lambda folder: open_trained_run(folder, 2),
+    "export and predict": load_trained_model,
+    "plot": lambda folder: draw_figure("tsne", [folder], FigureOptions()),
+    "plot a kept round": lambda folder: draw_figure("tsne", [folder], FigureOptions(rounds=(2,))),
 }
 
 

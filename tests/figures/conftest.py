@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
 
 Made = Callable[..., Path]
@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             "method": {"name": method, **(fields or {})},
             "rounds": ROUNDS,
         }
-        experiment = experiment_from({**raw, **sections})
+        experiment = parse_experiment({**raw, **sections})
         folder = home / f"{method}-{experiment.digest[:8]}"
         run(experiment, folder)  # a finished run is only read
         return folder

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protofed.core.message import Message
 from protofed.core.site import Site
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
 from protofed.methods.fedavg import FedAvg
 
@@ -36,7 +36,7 @@ def played(factory: pytest.TempPathFactory, method: str, **sections: Any) -> Pat
         "method": {"name": method, **({"server_epochs": 5} if method == "fedlsa" else {})},
         "rounds": 3,
     }
-    experiment = experiment_from({**raw, **sections})
+    experiment = parse_experiment({**raw, **sections})
     folder = factory.getbasetemp() / f"{method}-{experiment.digest[:8]}"
     run(experiment, folder, keep=(1, 2, 3))  # a finished run is only read
     return folder

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from protofed.core.errors import ProtofedError
-from protofed.figures import draw
-from protofed.figures.style import Options, save
+from protofed.figures import draw_figure
+from protofed.figures.style import FigureOptions, save_figure
 from protofed.methods.fedprox import FedProx
 from tests.figures.conftest import Made, mean_of_last, xs
 
@@ -23,7 +23,7 @@ def bars(figure: Figure) -> dict[str, float]:
 
 def test_a_bar_a_variant_and_the_baseline_dashed(made: Made) -> None:
     some, more, base = made("fedprox"), made("fedprox", {"mu": 0.5}), made()
-    figure = draw("ablation", [some, more, base], Options())
+    figure = draw_figure("ablation", [some, more, base], FigureOptions())
     wanted = {"FedAvg": base, "FedProx (mu=0.01)": some, "FedProx (mu=0.5)": more}
     assert list(bars(figure)) == list(wanted)  # the baseline is the first
     assert bars(figure) == pytest.approx({name: mean_of_last(run) for name, run in wanted.items()})
@@ -38,20 +38,23 @@ def test_the_ablations_that_a_method_declares_give_names_and_order(
 ) -> None:
     monkeypatch.setattr(FedProx, "ablations", {"without": {"mu": 0.0}, "weak": {"mu": 0.01}})
     runs = [made("fedprox", {"mu": 0.5}), made("fedprox"), made("fedprox", {"mu": 0.0})]
-    figure = draw("ablation", runs, Options(rule="last"))
+    figure = draw_figure("ablation", runs, FigureOptions(rule="last"))
     assert list(bars(figure)) == ["without", "weak", "FedProx (full)"]
     assert bars(figure)["FedProx (full)"] == pytest.approx(mean_of_last(runs[0], 1))
     # two settings without anything taken away: which is the full one cannot be known
     strange = [*runs, made("fedprox", {"mu": 2.0})]
-    assert next(iter(bars(draw("ablation", strange, Options())))) == "FedProx (mu=0.5)"
+    assert next(iter(bars(draw_figure("ablation", strange, FigureOptions())))) == "FedProx (mu=0.5)"
 
 
 def test_the_same_runs_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
     runs = [made(seed=0), made(seed=1), made("fedprox")]
-    one, two = (save(draw("ablation", runs, Options()), tmp_path / name) for name in "ab")
+    one, two = (
+        save_figure(draw_figure("ablation", runs, FigureOptions()), tmp_path / name)
+        for name in "ab"
+    )
     assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
 
 
 def test_runs_with_other_training_are_refused(made: Made) -> None:
     with pytest.raises(ProtofedError, match="differ in rounds"):
-        draw("ablation", [made(), made(rounds=2)], Options())
+        draw_figure("ablation", [made(), made(rounds=2)], FigureOptions())

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.figures import draw
-from protofed.figures.style import Options, save
+from protofed.figures import draw_figure
+from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.conftest import ROUNDS, Made, told, xs, ys
 
 
 def test_a_line_is_the_mean_over_seeds_and_the_band_their_standard_deviation(made: Made) -> None:
     seeds = [made(seed=0), made(seed=1)]
-    (axes,) = draw("curves", [*seeds, made("fedprox")], Options()).axes
+    (axes,) = draw_figure("curves", [*seeds, made("fedprox")], FigureOptions()).axes
     fedavg, fedprox = axes.lines
     assert [line.get_label() for line in axes.lines] == ["FedAvg", "FedProx"]
     both = list(zip(*([line["mean"] for line in told(run)] for run in seeds), strict=True))
@@ -32,39 +32,41 @@ def test_a_line_is_the_mean_over_seeds_and_the_band_their_standard_deviation(mad
 
 
 def test_one_domain_alone(made: Made) -> None:
-    (axes,) = draw("curves", [made()], Options(domain="print")).axes
+    (axes,) = draw_figure("curves", [made()], FigureOptions(domain="print")).axes
     scores = [line["domains"]["print"] for line in told(made())]
     assert ys(axes.lines[0]) == pytest.approx(scores)
     assert scores != [line["mean"] for line in told(made())]
     assert axes.get_ylabel() == "accuracy on print (%)"
     with pytest.raises(ProtofedError, match="known: optical, print"):
-        draw("curves", [made()], Options(domain="prints"))
+        draw_figure("curves", [made()], FigureOptions(domain="prints"))
 
 
 def test_settings_of_one_method_are_told_apart_by_what_differs(made: Made) -> None:
     runs = [made("fedprox", {"mu": 0.5}), made("fedprox"), made()]
-    (axes,) = draw("curves", runs, Options()).axes
+    (axes,) = draw_figure("curves", runs, FigureOptions()).axes
     labels = [line.get_label() for line in axes.lines]
     assert labels == ["FedProx (mu=0.5)", "FedProx (mu=0.01)", "FedAvg"]
 
 
 def test_a_method_that_lacks_a_seed_is_noted(made: Made) -> None:
-    figure = draw("curves", [made(seed=0), made(seed=1), made("fedprox")], Options())
+    figure = draw_figure("curves", [made(seed=0), made(seed=1), made("fedprox")], FigureOptions())
     assert figure.get_supxlabel() == "only seed 0: FedProx"
 
 
 def test_the_same_runs_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
     runs = [made(seed=0), made(seed=1), made("fedprox")]
-    one, two = (save(draw("curves", runs, Options()), tmp_path / name) for name in "ab")
+    one, two = (
+        save_figure(draw_figure("curves", runs, FigureOptions()), tmp_path / name) for name in "ab"
+    )
     assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
 
 
 def test_runs_that_may_not_stand_together_are_refused(made: Made, tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match="differ in rounds"):
-        draw("curves", [made(), made(rounds=2)], Options())
+        draw_figure("curves", [made(), made(rounds=2)], FigureOptions())
     with pytest.raises(ProtofedError, match="hold the same run"):
-        draw("curves", [made(), made()], Options())
+        draw_figure("curves", [made(), made()], FigureOptions())
     with pytest.raises(ProtofedError, match="holds no finished run"):
-        draw("curves", [made(), tmp_path], Options())
+        draw_figure("curves", [made(), tmp_path], FigureOptions())
     with pytest.raises(ProtofedError, match="no use for --rule"):
-        draw("curves", [made()], Options(rule="last"))
+        draw_figure("curves", [made()], FigureOptions(rule="last"))

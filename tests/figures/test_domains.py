@@ -8,8 +8,8 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from protofed.core.errors import ProtofedError
-from protofed.figures import draw
-from protofed.figures.style import Options, save
+from protofed.figures import draw_figure
+from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.conftest import Made, mean_of_last, ys
 
 FOUR: dict[str, Any] = {
@@ -21,7 +21,7 @@ DOMAINS = ["optical", "print", "syn", "street"]
 
 def test_two_domains_are_bars_with_the_deviation_over_seeds(made: Made) -> None:
     seeds = [made(seed=0), made(seed=1)]
-    (axes,) = draw("domains", [*seeds, made("fedprox")], Options()).axes
+    (axes,) = draw_figure("domains", [*seeds, made("fedprox")], FigureOptions()).axes
     bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
     wanted = [
         statistics.fmean(mean_of_last(run, domain=name) for run in runs)
@@ -37,7 +37,7 @@ def test_two_domains_are_bars_with_the_deviation_over_seeds(made: Made) -> None:
 
 
 def test_from_three_domains_on_it_is_a_radar(made: Made) -> None:
-    (axes,) = draw("domains", [made(**FOUR)], Options(rule="last")).axes
+    (axes,) = draw_figure("domains", [made(**FOUR)], FigureOptions(rule="last")).axes
     assert axes.name == "polar"
     scores = [mean_of_last(made(**FOUR), 1, name) for name in DOMAINS]
     (line,) = axes.lines
@@ -51,13 +51,14 @@ def test_from_three_domains_on_it_is_a_radar(made: Made) -> None:
 def test_the_same_runs_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
     for place, runs in enumerate([[made(seed=0), made("fedprox")], [made(**FOUR)]]):
         one, two = (
-            save(draw("domains", runs, Options()), tmp_path / f"{name}{place}") for name in "ab"
+            save_figure(draw_figure("domains", runs, FigureOptions()), tmp_path / f"{name}{place}")
+            for name in "ab"
         )
         assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
 
 
 def test_runs_on_other_data_are_refused(made: Made) -> None:
     with pytest.raises(ProtofedError, match="differ in data, partition"):
-        draw("domains", [made(), made(**FOUR)], Options())
+        draw_figure("domains", [made(), made(**FOUR)], FigureOptions())
     with pytest.raises(ProtofedError, match="no use for --domain"):
-        draw("domains", [made()], Options(domain="print"))
+        draw_figure("domains", [made()], FigureOptions(domain="print"))

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from protofed.core.errors import ProtofedError
-from protofed.core.model import ImageShape, Net, initial
-from protofed.experiment.opened import open_run
-from protofed.figures import draw
-from protofed.figures.gradcam import in_turn, seen_by
-from protofed.figures.saliency import grad_cam, heat_of, last_convolution
-from protofed.figures.style import Options, save
-from protofed.figures.trained import only_domain
-from protofed.nets import NETS, build
+from protofed.core.model import ImageShape, Net, model_from_net
+from protofed.experiment.opened import open_trained_run
+from protofed.figures import draw_figure
+from protofed.figures.gradcam import explain_image, sample_test_images
+from protofed.figures.saliency import grad_cam, heat_from_gradients, last_convolution
+from protofed.figures.style import FigureOptions, save_figure
+from protofed.figures.trained import test_images
+from protofed.nets import NETS, build_net
 from protofed.testing.toy import CLASSES, toy_data, toy_net
 from tests.figures.played import Contrary, played
 
@@ -93,14 +93,14 @@ def enlarged(small: list[list[float]], side: int) -> list[list[float]]:
 def test_heat_is_that_of_differences_and_loops(beside: int) -> None:
     net, x = toy_net(), images(6)
     labels = (best(net, x) + beside) % CLASSES
-    found = grad_cam(net, initial(net), x, labels)
+    found = grad_cam(net, model_from_net(net), x, labels)
     for one, heat, label in zip(x, found, labels.tolist(), strict=True):
         assert torch.allclose(heat, torch.tensor(slow_heat(net, one[None], label)), atol=1e-4)
 
 
 def test_the_net_is_left_as_it_was() -> None:
     net, x = toy_net(), images(2)
-    model = initial(net)
+    model = model_from_net(net)
     before = copy.deepcopy(net.state_dict())
     first = grad_cam(net, model, x, best(net, x))
     assert all(torch.equal(leaf, before[name]) for name, leaf in net.state_dict().items())
@@ -113,13 +113,14 @@ def test_the_models_weights_count_and_not_those_of_the_net() -> None:
     net, other, x = toy_net(), toy_net(seed=1), images(2)
     said = best(other, x)
     assert torch.equal(
-        grad_cam(net, initial(other), x, said), grad_cam(other, initial(other), x, said)
+        grad_cam(net, model_from_net(other), x, said),
+        grad_cam(other, model_from_net(other), x, said),
     )
 
 
 def test_what_speaks_against_the_class_leaves_no_heat() -> None:
     maps, slopes = torch.ones(1, 2, 3, 3), -torch.ones(1, 2, 3, 3)
-    assert torch.equal(heat_of(maps, slopes, 6), torch.zeros(1, 6, 6))
+    assert torch.equal(heat_from_gradients(maps, slopes, 6), torch.zeros(1, 6, 6))
 
 
 @pytest.mark.parametrize(
@@ -133,39 +134,39 @@ def test_what_speaks_against_the_class_leaves_no_heat() -> None:
 )
 def test_the_last_convolution_is_found(name: str, layer: str) -> None:
     assert name in NETS
-    net = build(name, 10, ImageShape(3, 32), seed=0)
+    net = build_net(name, 10, ImageShape(3, 32), seed=0)
     assert last_convolution(net) is net.get_submodule(layer)
 
 
 def test_a_net_without_convolutions_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     flat = played(tmp_path_factory, "fedavg")  # a perceptron
     with pytest.raises(ProtofedError, match=r"needs a net with convolutions.*\n.*moon-cnn"):
-        draw("gradcam", [flat], Options())
+        draw_figure("gradcam", [flat], FigureOptions())
 
 
 def test_images_come_from_each_domain_in_turn() -> None:
     tests = {"a": toy_data(0, 2), "b": toy_data(1, 9)}
-    pictures = in_turn(tests, 6, seed=0)
+    pictures = sample_test_images(tests, 6, seed=0)
     assert [picture.domain for picture in pictures] == ["a", "b", "a", "b", "b", "b"]
     assert len({tuple(p.data.images.flatten().tolist()) for p in pictures}) == 6
-    again = in_turn(tests, 3, seed=0)
+    again = sample_test_images(tests, 3, seed=0)
     for one, same in zip(again, pictures, strict=False):
         assert torch.equal(one.data.images, same.data.images)
-    assert len(in_turn(tests, 100, seed=0)) == 11
+    assert len(sample_test_images(tests, 100, seed=0)) == 11
     with pytest.raises(ProtofedError, match="images is 0, but must be 1 or more"):
-        in_turn(tests, 0, seed=0)
+        sample_test_images(tests, 0, seed=0)
 
 
 def test_the_sheet_tells_what_each_run_predicts(run: Path) -> None:
-    figure = draw("gradcam", [run, run], Options(images=3, rounds=(2,)))
-    opened = open_run(run, 2)
-    pictures = in_turn(only_domain("gradcam", opened, None), 3, seed=0)
+    figure = draw_figure("gradcam", [run, run], FigureOptions(images=3, rounds=(2,)))
+    opened = open_trained_run(run, 2)
+    pictures = sample_test_images(test_images("gradcam", opened, None), 3, seed=0)
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert len(panels) == 9
     for row in (panels[3:6], panels[6:9]):
         for axes, picture in zip(row, pictures, strict=True):
             predicted = int(opened.predictions(picture.data))
-            seen = seen_by(opened, picture)
+            seen = explain_image(opened, picture)
             sign = "✓" if predicted == picture.label else "✗"
             chance = float(opened.scores(picture.data).softmax(1)[0, predicted])
             assert axes.get_xlabel() == f"{predicted}: {chance:.0%} {sign}"
@@ -175,19 +176,19 @@ def test_the_sheet_tells_what_each_run_predicts(run: Path) -> None:
 
 
 def test_the_sheet_follows_the_method_where_the_net_says_something_else(run: Path) -> None:
-    opened = open_run(run)
+    opened = open_trained_run(run)
     contrary = opened.experiment.model_copy(update={"method": Contrary()})
-    (picture,) = in_turn(opened.federation.tests, 1, seed=0)
-    seen = seen_by(replace(opened, experiment=contrary), picture)
+    (picture,) = sample_test_images(opened.federation.tests, 1, seed=0)
+    seen = explain_image(replace(opened, experiment=contrary), picture)
     site, model = opened.model()
-    x = site.pixels.test(picture.data.images)
-    logits = site.look(model, x).logits
+    x = site.pixels.normalize(picture.data.images)
+    logits = site.forward_eval(model, x).logits
     assert torch.equal(seen.chances, (-logits[0]).softmax(0))
     assert torch.equal(seen.heat, grad_cam(site.net, model, x, logits.argmin(1))[0])
     assert not torch.equal(seen.heat, grad_cam(site.net, model, x, logits.argmax(1))[0])
 
 
 def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
-    once = save(draw("gradcam", [run], Options(images=2)), tmp_path / "once")
-    twice = save(draw("gradcam", [run], Options(images=2)), tmp_path / "twice")
+    once = save_figure(draw_figure("gradcam", [run], FigureOptions(images=2)), tmp_path / "once")
+    twice = save_figure(draw_figure("gradcam", [run], FigureOptions(images=2)), tmp_path / "twice")
     assert [file.read_bytes() for file in once] == [file.read_bytes() for file in twice]

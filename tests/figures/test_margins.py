@@ -12,11 +12,11 @@ from torch import Tensor
 from protofed.core.errors import ProtofedError
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.experiment.opened import open_run
-from protofed.figures import draw
-from protofed.figures.margins import Series, class_margins, scaled, series_of
-from protofed.figures.style import Options, save
-from protofed.figures.trained import local_prototypes
+from protofed.experiment.opened import open_trained_run
+from protofed.figures import draw_figure
+from protofed.figures.margins import MarginSeries, margin_series, margins_by_class, unit_rows
+from protofed.figures.style import FigureOptions, save_figure
+from protofed.figures.trained import client_prototypes
 from tests.figures.played import played
 
 CLASSES = 5
@@ -52,15 +52,15 @@ def slow_unit(rows: Prototypes) -> Prototypes:
 def test_margins_are_those_of_a_double_loop(labels: list[int]) -> None:
     rows = table(labels)
     expected = pytest.approx(slow_margins(rows), nan_ok=True, rel=1e-5)
-    assert class_margins(rows, CLASSES).tolist() == expected
+    assert margins_by_class(rows, CLASSES).tolist() == expected
     unit = pytest.approx(slow_margins(slow_unit(rows)), nan_ok=True, rel=1e-5)
-    assert class_margins(scaled(rows), CLASSES).tolist() == unit
+    assert margins_by_class(unit_rows(rows), CLASSES).tolist() == unit
 
 
 @pytest.mark.parametrize("unit", [False, True])
 def test_of_several_clients_the_largest_margin_counts(unit: bool) -> None:
     tables = (table([0, 1, 2], 1), table([0, 1], 2), table([4], 3))
-    found = Series("clients", tables).margins(CLASSES, unit).tolist()
+    found = MarginSeries("clients", tables).margins(CLASSES, unit).tolist()
     each = [slow_margins(slow_unit(rows) if unit else rows) for rows in tables]
     for label in range(CLASSES):
         known = [m[label] for m in each if not math.isnan(m[label])]
@@ -71,19 +71,21 @@ def test_of_several_clients_the_largest_margin_counts(unit: bool) -> None:
 def test_a_scale_changes_margins_but_not_normalised_ones() -> None:
     rows = table([0, 1, 2, 3, 4])
     large = Prototypes(10 * rows.vectors, rows.labels, rows.counts)
-    one, other = Series("one", (rows,)), Series("other", (large,))
+    one, other = MarginSeries("one", (rows,)), MarginSeries("other", (large,))
     assert torch.allclose(other.margins(CLASSES, False), 10 * one.margins(CLASSES, False))
     assert torch.allclose(other.margins(CLASSES, True), one.margins(CLASSES, True))
 
 
 def test_each_method_is_judged_by_what_it_shares(tmp_path_factory: pytest.TempPathFactory) -> None:
-    shared = open_run(played(tmp_path_factory, "fedproto"))
-    assert series_of(shared, "A") == Series("A, shared prototypes", (shared.server.protos,))
-    anchored = series_of(open_run(played(tmp_path_factory, "fedlsa")), "B")
+    shared = open_trained_run(played(tmp_path_factory, "fedproto"))
+    assert margin_series(shared, "A") == MarginSeries(
+        "A, shared prototypes", (shared.server.protos,)
+    )
+    anchored = margin_series(open_trained_run(played(tmp_path_factory, "fedlsa")), "B")
     assert anchored.label == "B, anchors"
     assert torch.allclose(anchored.tables[0].vectors.norm(dim=1), torch.ones(10))
     assert anchored.tables[0].labels.tolist() == list(range(10))
-    plain = series_of(open_run(played(tmp_path_factory, "fedavg")), "C")
+    plain = margin_series(open_trained_run(played(tmp_path_factory, "fedavg")), "C")
     assert plain.label == "C, largest of clients"
     assert len(plain.tables) == 4
 
@@ -92,27 +94,27 @@ def test_each_method_is_judged_by_what_it_shares(tmp_path_factory: pytest.TempPa
 def test_local_prototypes_are_means_by_the_model_a_client_has(
     tmp_path_factory: pytest.TempPathFactory, method: str
 ) -> None:
-    run = open_run(played(tmp_path_factory, method))
-    for client, rows in local_prototypes(run).items():
+    run = open_trained_run(played(tmp_path_factory, method))
+    for client, rows in client_prototypes(run).items():
         site = run.federation.sites[client]
         model: Model = run.engine.state(client) if method == "local" else run.server.model
         for label, vector in zip(rows.labels.tolist(), rows.vectors, strict=True):
             mine = [i for i in range(len(site.train)) if site.train.labels[i] == label]
-            images = [site.pixels.test(site.train.images[i : i + 1]) for i in mine]
-            seen: list[Tensor] = [site.look(model, x).z[0] for x in images]
+            images = [site.pixels.normalize(site.train.images[i : i + 1]) for i in mine]
+            seen: list[Tensor] = [site.forward_eval(model, x).z[0] for x in images]
             assert torch.allclose(vector, sum(seen, torch.zeros(())) / len(seen), atol=1e-5)
         assert rows.labels.tolist() == sorted(set(site.train.labels.tolist()))
 
 
 def test_bars_stand_for_margins(tmp_path_factory: pytest.TempPathFactory) -> None:
     folders = [played(tmp_path_factory, method) for method in ("fedproto", "fedlsa")]
-    figure = draw("margins", folders, Options(rounds=(2,)))
+    figure = draw_figure("margins", folders, FigureOptions(rounds=(2,)))
     for axes, unit in zip(figure.axes, (False, True), strict=True):
         heights = [bar.get_height() for bar in axes.patches]  # type: ignore[attr-defined]
         expected = [
             margin
             for folder in folders
-            for margin in series_of(open_run(folder, 2), "").margins(10, unit).tolist()
+            for margin in margin_series(open_trained_run(folder, 2), "").margins(10, unit).tolist()
         ]
         assert heights == pytest.approx(expected)
 
@@ -121,12 +123,12 @@ def test_the_same_run_gives_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     runs = [played(tmp_path_factory, "fedavg")]
-    once = save(draw("margins", runs, Options()), tmp_path / "once")
-    twice = save(draw("margins", runs, Options()), tmp_path / "twice")
+    once = save_figure(draw_figure("margins", runs, FigureOptions()), tmp_path / "once")
+    twice = save_figure(draw_figure("margins", runs, FigureOptions()), tmp_path / "twice")
     assert [file.read_bytes() for file in once] == [file.read_bytes() for file in twice]
 
 
 def test_options_without_a_use_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     runs = [played(tmp_path_factory, "fedavg")]
     with pytest.raises(ProtofedError, match="margins has no use for --domain"):
-        draw("margins", runs, Options(domain="print"))
+        draw_figure("margins", runs, FigureOptions(domain="print"))

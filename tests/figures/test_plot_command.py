@@ -17,10 +17,10 @@ with warnings.catch_warnings():
     import typer
     from typer.testing import CliRunner
 
-    from protofed.cli.plot import plot
+    from protofed.cli.plot import plot_command
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command()(plot)
+app.command()(plot_command)
 
 
 def call(*words: object) -> str:

@@ -9,12 +9,12 @@ import torch
 
 from protofed.core.errors import ProtofedError
 from protofed.core.prototypes import Prototypes
-from protofed.experiment.opened import open_run
-from protofed.figures import draw
+from protofed.experiment.opened import open_trained_run
+from protofed.figures import draw_figure
 from protofed.figures.embedding import principal_axes
-from protofed.figures.prototypes import CLASSES, shown_classes, summary
-from protofed.figures.style import Options, save
-from protofed.figures.trained import local_prototypes
+from protofed.figures.prototypes import CLASSES, classes_to_show, summarize_prototypes
+from protofed.figures.style import FigureOptions, save_figure
+from protofed.figures.trained import client_prototypes
 from tests.figures.played import played
 
 
@@ -31,7 +31,7 @@ def rows(*labels: int) -> Prototypes:
 def test_the_unbiased_mean_counts_clusters_and_the_global_one_clients() -> None:
     first = [[1.0, 0.0], [2.0, 0.01], [3.0, 0.0]]
     second = [[0.0, 4.0], [0.01, 5.0]]
-    made = summary(torch.tensor(first + second))
+    made = summarize_prototypes(torch.tensor(first + second))
     means = [[2.0, 0.01 / 3], [0.005, 4.5]]
     assert sorted(made.clusters.tolist()) == [
         pytest.approx(mean, abs=1e-6) for mean in sorted(means)
@@ -42,22 +42,22 @@ def test_the_unbiased_mean_counts_clusters_and_the_global_one_clients() -> None:
 
 
 def test_one_client_is_its_own_summary() -> None:
-    made = summary(torch.tensor([[1.0, 2.0]]))
+    made = summarize_prototypes(torch.tensor([[1.0, 2.0]]))
     assert made.mean.tolist() == made.clusters.tolist() == made.unbiased.tolist() == [[1.0, 2.0]]
 
 
 def test_classes_that_most_clients_hold_are_shown() -> None:
     run = {0: rows(0, 1, 4), 1: rows(1, 2, 4), 2: rows(1, 2, 3, 4)}
-    assert shown_classes([run]) == [1, 2, 4]
-    assert shown_classes([run, {0: rows(1, 2, 3)}]) == [1, 2, 3]  # 4 is not in both
-    assert shown_classes([{0: rows(5), 1: rows(2)}]) == [2, 5]
+    assert classes_to_show([run]) == [1, 2, 4]
+    assert classes_to_show([run, {0: rows(1, 2, 3)}]) == [1, 2, 3]  # 4 is not in both
+    assert classes_to_show([{0: rows(5), 1: rows(2)}]) == [2, 5]
 
 
 def test_a_panel_holds_every_client_and_every_summary(fpl: Path) -> None:
-    panels = draw("prototypes", [fpl], Options()).axes
-    opened = open_run(fpl)
-    tables = local_prototypes(opened)
-    shown = shown_classes([tables])
+    panels = draw_figure("prototypes", [fpl], FigureOptions()).axes
+    opened = open_trained_run(fpl)
+    tables = client_prototypes(opened)
+    shown = classes_to_show([tables])
     assert len(shown) == len(panels) == CLASSES
     for axes, label in zip(panels, shown, strict=True):
         held = {
@@ -66,7 +66,7 @@ def test_a_panel_holds_every_client_and_every_summary(fpl: Path) -> None:
             if label in table.labels
         }
         rows = torch.cat(list(held.values()))
-        plane, made = principal_axes(rows, 2), summary(rows)
+        plane, made = principal_axes(rows, 2), summarize_prototypes(rows)
         expected: dict[str, list[torch.Tensor]] = {}
         for client, vectors in held.items():
             name = f"client, {opened.federation.sites[client].domain}"
@@ -86,7 +86,7 @@ def test_a_panel_holds_every_client_and_every_summary(fpl: Path) -> None:
 
 def test_runs_without_a_common_class_are_refused() -> None:
     with pytest.raises(ProtofedError, match="no class is held in all of these runs"):
-        shown_classes([{0: rows(1)}, {0: rows(2)}])
+        classes_to_show([{0: rows(1)}, {0: rows(2)}])
 
 
 def test_a_method_without_prototypes_is_refused(
@@ -94,10 +94,10 @@ def test_a_method_without_prototypes_is_refused(
 ) -> None:
     fedavg = played(tmp_path_factory, "fedavg")
     with pytest.raises(ProtofedError, match=r"clients of FedAvg send no prototypes\n.*such as fpl"):
-        draw("prototypes", [fpl, fedavg], Options())
+        draw_figure("prototypes", [fpl, fedavg], FigureOptions())
 
 
 def test_the_same_run_gives_the_same_bytes(fpl: Path, tmp_path: Path) -> None:
-    once = save(draw("prototypes", [fpl], Options()), tmp_path / "once")
-    twice = save(draw("prototypes", [fpl], Options()), tmp_path / "twice")
+    once = save_figure(draw_figure("prototypes", [fpl], FigureOptions()), tmp_path / "once")
+    twice = save_figure(draw_figure("prototypes", [fpl], FigureOptions()), tmp_path / "twice")
     assert [file.read_bytes() for file in once] == [file.read_bytes() for file in twice]

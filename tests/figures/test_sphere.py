@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from sklearn.decomposition import PCA
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.opened import open_run
-from protofed.figures import draw
+from protofed.experiment.opened import open_trained_run
+from protofed.figures import draw_figure
 from protofed.figures.embedding import principal_axes
-from protofed.figures.style import Options, save
+from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played
 
 
@@ -70,12 +70,12 @@ def test_missing_dimensions_are_zero() -> None:
 
 
 def test_only_unit_features_lie_in_the_ball(pair: list[Path]) -> None:
-    figure = draw("sphere", pair, Options(domain="print"))
+    figure = draw_figure("sphere", pair, FigureOptions(domain="print"))
     reaches = []
     for axes, folder in zip(figure.axes, pair, strict=True):
         dots = axes.collections[1:]  # the first is the sphere
         x, y, z = (torch.cat([torch.tensor(d._offsets3d[i]) for d in dots]) for i in range(3))  # type: ignore[attr-defined]
-        assert len(x) == len(open_run(folder).federation.tests["print"])
+        assert len(x) == len(open_trained_run(folder).federation.tests["print"])
         reaches.append(float(torch.stack([x, y, z]).norm(dim=0).max()))
     assert reaches[0] > 1.1
     assert reaches[1] <= 1 + 1e-6
@@ -84,17 +84,17 @@ def test_only_unit_features_lie_in_the_ball(pair: list[Path]) -> None:
 
 
 def test_the_first_domain_is_shown_unless_another_is_named(pair: list[Path]) -> None:
-    assert "optical" in draw("sphere", pair[:1], Options()).get_supxlabel()
+    assert "optical" in draw_figure("sphere", pair[:1], FigureOptions()).get_supxlabel()
     with pytest.raises(ProtofedError, match=r"unknown domain 'prnt'; did you mean 'print'"):
-        draw("sphere", pair, Options(domain="prnt"))
+        draw_figure("sphere", pair, FigureOptions(domain="prnt"))
 
 
 def test_more_than_one_round_is_refused(pair: list[Path]) -> None:
     with pytest.raises(ProtofedError, match="sphere shows one round, got 1, 3"):
-        draw("sphere", pair, Options(rounds=(1, 3)))
+        draw_figure("sphere", pair, FigureOptions(rounds=(1, 3)))
 
 
 def test_the_same_run_gives_the_same_bytes(pair: list[Path], tmp_path: Path) -> None:
-    once = save(draw("sphere", pair, Options()), tmp_path / "once")
-    twice = save(draw("sphere", pair, Options()), tmp_path / "twice")
+    once = save_figure(draw_figure("sphere", pair, FigureOptions()), tmp_path / "once")
+    twice = save_figure(draw_figure("sphere", pair, FigureOptions()), tmp_path / "twice")
     assert [file.read_bytes() for file in once] == [file.read_bytes() for file in twice]

@@ -7,22 +7,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.pack import pack, unpack
-from protofed.deploy.coordinate import coordinate
-from protofed.deploy.job import Job
-from protofed.deploy.offers import offer_from
-from protofed.deploy.policy import Policy
-from protofed.deploy.site import Desk
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.deploy.coordinate import coordinate_run
+from protofed.deploy.job import SubmittedJob
+from protofed.deploy.offers import parse_site_description
+from protofed.deploy.policy import SitePolicy
+from protofed.deploy.site import RequestHandler
 from protofed.engines.base import Engine
-from protofed.engines.flower import Fleet, FlowerEngine, Told
-from protofed.engines.post import Letter, Lost
-from protofed.engines.wire import Answer, Ask
+from protofed.engines.flower import FlowerEngine, RunInfo, SiteRoster
+from protofed.engines.post import NoAnswer, OutgoingRequest
+from protofed.engines.wire import SiteRequest, SiteResponse
 from protofed.experiment.federation import Federation
-from protofed.experiment.remote import Offer, brief_of, clients_of, coordinator, tests_of
+from protofed.experiment.remote import (
+    SiteDescription,
+    remote_clients,
+    remote_federation,
+    run_description,
+    test_sizes,
+)
 from protofed.experiment.rundir import RunDir
-from protofed.experiment.runner import Note, Progress, Run, Tell
+from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell
 from protofed.experiment.spec import Experiment
-from protofed.experiment.submitted import experiment_of
+from protofed.experiment.submitted import remote_experiment
 
 SITES = ("site-a", "site-b", "site-c")
 RUN = "ab" * 8
@@ -39,25 +45,25 @@ SPEC: dict[str, Any] = {
 class Walking:
     """Carries letters to desks in this process; `lose` says which answers get lost."""
 
-    def __init__(self, desks: Mapping[str, Desk]):
+    def __init__(self, desks: Mapping[str, RequestHandler]):
         self.desks = desks
-        self.lose: Callable[[str, Ask], str] = lambda name, ask: ""
-        self.carried: list[Ask] = []
+        self.lose: Callable[[str, SiteRequest], str] = lambda name, ask: ""
+        self.carried: list[SiteRequest] = []
         self.seconds: list[float] = []  # that each question was given
 
     def ask(
-        self, letters: Mapping[str, Letter], deadline: float, least: int = 1
-    ) -> dict[str, bytes | Lost]:
+        self, letters: Mapping[str, OutgoingRequest], deadline: float, least: int = 1
+    ) -> dict[str, bytes | NoAnswer]:
         """Each desk's answer."""
         self.seconds.append(deadline)
-        answers: dict[str, bytes | Lost] = {}
+        answers: dict[str, bytes | NoAnswer] = {}
         for name, letter in letters.items():
-            ask = unpack(letter.content)
+            ask = unpack_tree(letter.content)
             self.carried.append(ask)
             answer = self.desks[name].answer(letter.content)
-            assert len(answer) <= letter.most
+            assert len(answer) <= letter.max_answer_bytes
             reason = self.lose(name, ask)
-            answers[name] = Lost(reason) if reason else answer
+            answers[name] = NoAnswer(reason) if reason else answer
         return answers
 
 
@@ -86,41 +92,47 @@ class Heard:
         """What the run is."""
         self.lines.append({"folder": folder, "finished": finished})
 
-    def watch(self, progress: Progress) -> None:
+    def watch(self, progress: RunProgress) -> None:
         """How far the run is."""
         self.lines.append({"progress": progress})
 
 
-def job(folder: Path, **more: Any) -> Job:
+def job(folder: Path, **more: Any) -> SubmittedJob:
     """A run of all sites into the folder `out`."""
     given = {"sites": SITES, "count": 0, "deadline": 9.0, "wait": 0.1, "resume": False, **more}
-    return Job(**{"spec": SPEC, "here": str(folder), "out": "out", **given})
+    return SubmittedJob(**{"spec": SPEC, "here": str(folder), "out": "out", **given})
 
 
-def submitted(post: Known, work: Job) -> list[dict[str, Any]]:
+def submitted(post: Known, work: SubmittedJob) -> list[dict[str, Any]]:
     """Play a submitted run to its end; what was told of it."""
     carrier: Any = post
     heard = Heard()
-    coordinate(carrier, work, heard)
+    coordinate_run(carrier, work, heard)
     return heard.lines
 
 
-def desks(data: Path, home: Path) -> dict[str, Desk]:
+def desks(data: Path, home: Path) -> dict[str, RequestHandler]:
     """The desks of all sites, each with its own folder of images and of states."""
-    return {name: Desk(name, data / name, home / name, Policy(min_examples=1)) for name in SITES}
+    return {
+        name: RequestHandler(name, data / name, home / name, SitePolicy(min_examples=1))
+        for name in SITES
+    }
 
 
-def told(desk: Desk, ask: Ask) -> Answer:
+def told(desk: RequestHandler, ask: SiteRequest) -> SiteResponse:
     """A desk's answer."""
-    answer = unpack(desk.answer(pack(ask)))
-    assert type(answer) is Answer
+    answer = unpack_tree(desk.answer(pack_tree(ask)))
+    assert type(answer) is SiteResponse
     return answer
 
 
-def offers(desks: Mapping[str, Desk]) -> list[Offer]:
+def offers(desks: Mapping[str, RequestHandler]) -> list[SiteDescription]:
     """What the desks say of themselves."""
-    ask = Ask("describe", ABOUT)
-    return [offer_from(name, ask, desk.answer(pack(ask))) for name, desk in desks.items()]
+    ask = SiteRequest("describe", ABOUT)
+    return [
+        parse_site_description(name, ask, desk.answer(pack_tree(ask)))
+        for name, desk in desks.items()
+    ]
 
 
 class Made(NamedTuple):
@@ -128,16 +140,16 @@ class Made(NamedTuple):
 
     experiment: Experiment
     federation: Federation
-    run: Run[Any, Any]
+    run: ExperimentRun[Any, Any]
 
 
 def made(raw: Mapping[str, Any], post: Walking, folder: Path) -> Made:
     """A run over a postman's desks."""
     known = offers(post.desks)
-    experiment = experiment_of(raw, known)
-    federation = coordinator(experiment, known)
-    fleet = Fleet(clients_of(experiment), tests_of(experiment, known))
-    about = Told(RUN, brief_of(experiment, known), experiment.rounds)
+    experiment = remote_experiment(raw, known)
+    federation = remote_federation(experiment, known)
+    fleet = SiteRoster(remote_clients(experiment), test_sizes(experiment, known))
+    about = RunInfo(RUN, run_description(experiment, known), experiment.rounds)
 
     def hire(tell: Tell, note: Note) -> Engine:
         least = experiment.min_clients
@@ -147,7 +159,7 @@ def made(raw: Mapping[str, Any], post: Walking, folder: Path) -> Made:
         )
         return engine
 
-    run = Run(experiment, experiment.method, RunDir(folder), federation, hire)
+    run = ExperimentRun(experiment, experiment.method, RunDir(folder), federation, hire)
     return Made(experiment, federation, run)
 
 

@@ -20,7 +20,7 @@ from faults_flower.fleet import free_port, wait_for
 from protofed.deploy import run_channel
 from protofed.deploy.life import OFFLINE
 from protofed.deploy.run_channel import RunChannel
-from protofed.engines.post import Lost
+from protofed.engines.post import NoAnswer
 
 PROJECT = """
 [project]
@@ -126,7 +126,7 @@ class HostileServer:
         self.port, self.marks = free_port(), folder / "marks"
         self.processes: list[subprocess.Popen[bytes]] = []
         self.lines: list[RunChannel] = []
-        self.found: dict[str, bytes | Lost] = {}
+        self.found: dict[str, bytes | NoAnswer] = {}
 
     def start(self, name: str, words: list[str], env: Mapping[str, str] = {}) -> None:
         """A process whose output goes to a file."""
@@ -195,7 +195,7 @@ class HostileServer:
         self.lines.append(RunChannel(f"http://127.0.0.1:{self.port}", "", ""))
         return self.lines[-1].__enter__()
 
-    def told(self) -> list[bytes | Lost]:
+    def told(self) -> list[bytes | NoAnswer]:
         """The first answer to each message that has come back by now."""
         for line in self.lines:
             waiting = [number for number in line.sent if number not in self.found]

@@ -8,10 +8,10 @@ import pytest
 
 from protofed.core.errors import ProtofedError
 from protofed.deploy import submit as submitting
-from protofed.deploy.job import Job
-from protofed.deploy.join import join
-from protofed.deploy.own import Site
-from protofed.deploy.serve import Server, find
+from protofed.deploy.job import SubmittedJob
+from protofed.deploy.join import join_federation
+from protofed.deploy.own import JoiningSite
+from protofed.deploy.serve import RunningServer, find_server
 from tests.cli.conftest import Cli
 from tests.fleet.desks import Heard
 
@@ -29,24 +29,26 @@ def test_serving_wants_keys_or_a_word_that_it_shall_be_insecure(cli: Cli) -> Non
 
 def test_joining_another_machine_wants_keys(tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match=r"another machine: give --keys"):
-        join(Site("fed.example.org:8443", "north", tmp_path, tmp_path / "home"))
+        join_federation(JoiningSite("fed.example.org:8443", "north", tmp_path, tmp_path / "home"))
     with pytest.raises(ProtofedError, match="HOST:PORT"):
-        join(Site("fed.example.org", "north", tmp_path, tmp_path / "home"))
+        join_federation(JoiningSite("fed.example.org", "north", tmp_path, tmp_path / "home"))
 
 
 def test_a_site_cannot_choose_where_its_files_go_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match="letters, digits"):
-        join(Site("127.0.0.1:1", "../north", tmp_path, tmp_path / "home"))
+        join_federation(JoiningSite("127.0.0.1:1", "../north", tmp_path, tmp_path / "home"))
 
 
 def test_joining_wants_a_folder_of_images(tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match="class/image"):
-        join(Site("127.0.0.1:1", "north", tmp_path / "nowhere", tmp_path / "home"))
+        join_federation(
+            JoiningSite("127.0.0.1:1", "north", tmp_path / "nowhere", tmp_path / "home")
+        )
 
 
 def test_submitting_wants_a_server_on_this_machine(tmp_path: Path, cli: Cli) -> None:
     with pytest.raises(ProtofedError, match="protofed serve"):
-        find(tmp_path)
+        find_server(tmp_path)
     (tmp_path / "spec.toml").write_text("rounds = 2\n")
     ended = cli("submit", str(tmp_path / "spec.toml"))
     assert ended.code == 2
@@ -63,7 +65,7 @@ def test_a_fault_of_the_spec_is_told_before_anybody_is_asked(tmp_path: Path, cli
 def test_a_site_without_a_key_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "find", lambda home: Server(1, "ca", ("north", "south")))
-    job = Job({}, str(tmp_path), "", ("north", "east"), 0, 9.0, 9.0, False)
+    monkeypatch.setattr(submitting, "find_server", lambda home: RunningServer(1, "ca", ("north", "south")))
+    job = SubmittedJob({}, str(tmp_path), "", ("north", "east"), 0, 9.0, 9.0, False)
     with pytest.raises(ProtofedError, match="no key of east; it has those of north, south"):
-        submitting.submit(job, tmp_path, Heard())
+        submitting.submit_job(job, tmp_path, Heard())

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
-from protofed.experiment.submitted import experiment_of
+from protofed.experiment.submitted import remote_experiment
 from protofed.methods import METHODS
 from tests.experiment.conftest import quick
 from tests.fleet.desks import SPEC, Walking, desks, events, made
@@ -26,7 +26,7 @@ def spec(name: str, **more: Any) -> dict[str, Any]:
 def local(raw: dict[str, Any], images: Path, out: Path) -> Path:
     """The same experiment with all images in one place."""
     whole = {**raw, "data": {**raw["data"], "name": str(images)}}
-    return run(experiment_from(whole), out, workers=0).folder
+    return run(parse_experiment(whole), out, workers=0).folder
 
 
 def model(folder: Path) -> bytes:
@@ -78,4 +78,4 @@ def test_what_a_federation_cannot_do_is_said_before_it_starts() -> None:
         ({**SPEC, "data": {"name": "digits-mini"}}, "the sites bring the images"),
     ):
         with pytest.raises(ProtofedError, match=words):
-            experiment_of(raw)
+            remote_experiment(raw)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.cli.fleet import Follower
+from protofed.cli.fleet import JobFollower
 from protofed.core.errors import ProtofedError
-from protofed.experiment.opened import open_run
+from protofed.experiment.opened import open_trained_run
 from protofed.experiment.parse import read_spec
-from protofed.experiment.submitted import experiment_of, offers_on_record
-from protofed.product.source import take
+from protofed.experiment.submitted import recorded_descriptions, remote_experiment
+from protofed.product.source import load_trained_model
 from tests.cli.conftest import Cli
 from tests.fleet.desks import SITES, SPEC, Known, desks, job, submitted
 from tests.fleet.test_equal import local, spec
@@ -31,7 +31,10 @@ def home(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_its_model_is_the_one_of_a_run_with_all_images(
     home: Path, images: Path, tmp_path: Path
 ) -> None:
-    here, there = take(home / "out"), take(local(spec("fedavg"), images, tmp_path / "local"))
+    here, there = (
+        load_trained_model(home / "out"),
+        load_trained_model(local(spec("fedavg"), images, tmp_path / "local")),
+    )
     assert here.product.facts.classes == there.product.facts.classes == ("bird", "cat")
     assert here.product.facts.scores["last"] == there.product.facts.scores["last"]
     ours, theirs = (taken.product.answer(there.images).logits for taken in (here, there))
@@ -52,7 +55,7 @@ def test_export_says_that_it_was_checked_on_noise_and_predict_answers(
 
 def test_what_needs_images_says_where_they_are(home: Path, cli: Cli) -> None:
     with pytest.raises(ProtofedError, match="its images are at its sites"):
-        open_run(home / "out")
+        open_trained_run(home / "out")
     ended = cli("plot", "tsne", home / "out")
     assert ended.code == 2
     assert "its images are at its sites" in ended.err
@@ -63,7 +66,7 @@ def test_models_that_never_left_the_sites_cannot_be_taken_along(
 ) -> None:
     submitted(Known(desks(images, tmp_path)), job(tmp_path, spec=spec("local", rounds=1)))
     with pytest.raises(ProtofedError, match="never left the sites"):
-        take(tmp_path / "out")
+        load_trained_model(tmp_path / "out")
 
 
 def test_its_card_says_how_to_submit_it_again_and_its_own_spec_will_do(
@@ -79,7 +82,7 @@ def test_its_card_says_how_to_submit_it_again_and_its_own_spec_will_do(
     assert f"protofed submit {out}/spec.json --sites {sites} --out {out}-again" in card.out
     on_record = json.loads((out / "spec.json").read_text())
     digest = on_record.pop("digest")
-    assert experiment_of(on_record, offers_on_record(out)).digest == digest
+    assert remote_experiment(on_record, recorded_descriptions(out)).digest == digest
     submitted(Known(desks(images, tmp_path)), job(tmp_path, spec=on_record))
     again = tmp_path / "out" / "scores.jsonl"
     assert again.read_bytes() == (out / "scores.jsonl").read_bytes()
@@ -117,10 +120,10 @@ def test_a_finished_run_is_shown_without_server_or_sites(
 
 
 def test_who_submits_reads_who_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    Follower().waiting("waiting for site-b\x1b (there: site-a)")
+    JobFollower().waiting("waiting for site-b\x1b (there: site-a)")
     assert capsys.readouterr().err == "waiting for site-b\\x1b (there: site-a)\n"
 
 
 def test_a_site_can_be_left_out_of_training() -> None:
-    checked = experiment_of({**SPEC, "leave_out": SITES[1]})
+    checked = remote_experiment({**SPEC, "leave_out": SITES[1]})
     assert checked.leave_out == SITES[1]

@@ -10,10 +10,10 @@ import pytest
 from faults_flower.fleet import wait_for
 
 from protofed.core.admission import FRAME
-from protofed.core.pack import pack, unpack
+from protofed.core.pack import pack_tree, unpack_tree
 from protofed.deploy.app_bundle import PROJECT, bundle_hash
 from protofed.deploy.run_channel import RunChannel
-from protofed.engines.wire import Ask
+from protofed.engines.wire import SiteRequest
 from tests.fleet.foreign import Foreign, HostileServer, hostile_server
 
 OWN_NAME: dict[str, Any] = {
@@ -50,12 +50,12 @@ def hello(server: HostileServer, line: RunChannel) -> str:
     """What our site says to an honest question."""
     ours = [site.node for site in line.online()]
     for node in ours:
-        line.send(node, pack(Ask("hello")), 60.0, FRAME)
+        line.send(node, pack_tree(SiteRequest("hello")), 60.0, FRAME)
     found: list[str] = []
 
     def answered() -> bool:
         answers = line.answers(dict.fromkeys(line.sent, FRAME)).values()
-        found.extend(unpack(answer).told for answer in answers if isinstance(answer, bytes))
+        found.extend(unpack_tree(answer).told for answer in answers if isinstance(answer, bytes))
         return bool(found)
 
     wait_for(answered, 60)

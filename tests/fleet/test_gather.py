@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from protofed.core.disk import write_json
+from protofed.core.disk import atomic_write_json
 from protofed.core.errors import ProtofedError
 from protofed.deploy import coordinate, roll
-from protofed.deploy.coordinate import gather
-from protofed.deploy.job import Job
-from protofed.deploy.policy import Policy
-from protofed.deploy.site import Desk
+from protofed.deploy.coordinate import gather_descriptions
+from protofed.deploy.job import SubmittedJob
+from protofed.deploy.policy import SitePolicy
+from protofed.deploy.site import RequestHandler
 from protofed.experiment.submitted import RECORD
 from tests.fleet.desks import SITES, Known, desks, job, offers
 
 
-def asked(post: Known, work: Job) -> list[str]:
+def asked(post: Known, work: SubmittedJob) -> list[str]:
     carrier: Any = post
-    return [offer.site for offer in gather(carrier, work, lambda words: None)]
+    return [offer.site for offer in gather_descriptions(carrier, work, lambda words: None)]
 
 
 def test_all_who_must_be_there_are_asked(images: Path, tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_who_is_missing_is_named(images: Path, tmp_path: Path) -> None:
 def test_a_run_goes_on_without_a_site_that_has_gone(images: Path, tmp_path: Path) -> None:
     post = Known(desks(images, tmp_path))
     (tmp_path / "out").mkdir()
-    write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
+    atomic_write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
     post.here = SITES[:2]
     assert asked(post, job(tmp_path, resume=True)) == [*SITES]
     post.here = ()
@@ -67,7 +67,7 @@ def test_who_is_waited_for_is_told_when_that_changes(
     post: Any = Coming(desks(images, tmp_path))
     post.here = ()
     told: list[str] = []
-    gather(post, job(tmp_path, wait=60), told.append)
+    gather_descriptions(post, job(tmp_path, wait=60), told.append)
     assert told == [
         "waiting for site-b, site-c (there: site-a; 2 more are connected but have not said their "
         "names yet)",
@@ -92,13 +92,13 @@ def test_waiting_and_describing_share_the_time(
     asked(post, job(tmp_path, wait=60))
     assert 55 < post.seconds[-1] <= 60
     (tmp_path / "out").mkdir()
-    write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
+    atomic_write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
     post.here = SITES[:2]
     asked(post, job(tmp_path, wait=2, resume=True))
     assert post.seconds[-1] <= 1  # the other half went to a site that may never come
 
 
-class Strict(Policy):
+class Strict(SitePolicy):
     """A site that wants nothing."""
 
     def allows(self, method: Any, rounds: int) -> str | None:
@@ -110,7 +110,9 @@ def test_a_site_whose_policy_says_no_stops_the_run_before_it_starts(
     images: Path, tmp_path: Path
 ) -> None:
     post = Known(desks(images, tmp_path))
-    strict = Desk("site-b", images / "site-b", tmp_path / "strict", Strict(min_examples=1))
+    strict = RequestHandler(
+        "site-b", images / "site-b", tmp_path / "strict", Strict(min_examples=1)
+    )
     post.desks = {**post.desks, "site-b": strict}
     with pytest.raises(ProtofedError, match=r"site-b: not here"):
         asked(post, job(tmp_path))

@@ -11,8 +11,14 @@ import torch
 
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
-from protofed.core.pack import pack, unpack
-from protofed.engines.wire import Answer, Ask, answer_to, checked, tallies_from
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.engines.wire import (
+    SiteRequest,
+    SiteResponse,
+    check_response,
+    counts_from_json,
+    make_response,
+)
 from tests.fleet.desks import SPEC, Walking, desks, events, made
 
 TWO = torch.tensor([1, 2])
@@ -39,37 +45,37 @@ ODD: list[dict[str, Any]] = [
 ]
 
 
-def question() -> Ask:
-    return Ask("train", run="ab" * 8, session="cd" * 8)
+def question() -> SiteRequest:
+    return SiteRequest("train", run="ab" * 8, session="cd" * 8)
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{odd}"[:30])
 def test_an_answer_with_odd_fields_is_refused_in_words(odd: dict[str, Any]) -> None:
-    answer = answer_to(question(), reply=Message(size=3))
-    assert checked(answer, question().question) is answer
+    answer = make_response(question(), reply=Message(size=3))
+    assert check_response(answer, question().question) is answer
     with pytest.raises(ProtofedError):
-        checked(unpack(pack(replace(answer, **odd))), question().question)
+        check_response(unpack_tree(pack_tree(replace(answer, **odd))), question().question)
 
 
 @pytest.mark.parametrize("thing", [None, 7, "yes", Message(), [1, 2]])
 def test_what_is_no_answer_is_refused(thing: object) -> None:
     with pytest.raises(ProtofedError, match="is no answer"):
-        checked(thing, question().question)
+        check_response(thing, question().question)
 
 
 @pytest.mark.parametrize("told", TALLIES, ids=lambda told: told[:20])
 def test_what_is_no_tally_is_refused(told: str) -> None:
     with pytest.raises(ProtofedError):
-        tallies_from(told, 5)
+        counts_from_json(told, 5)
 
 
 def test_a_run_goes_on_without_a_site_that_answers_nonsense(images: Path, tmp_path: Path) -> None:
     class Lying(Walking):
         def ask(self, letters: Any, deadline: float, least: int = 1) -> Any:
             answers: dict[str, Any] = super().ask(letters, deadline, least)
-            answer: Answer = unpack(answers["site-b"])
+            answer: SiteResponse = unpack_tree(answers["site-b"])
             if answer.what in ("train", "score"):
-                answers["site-b"] = pack(replace(answer, **ODD[0], told=DEEP))
+                answers["site-b"] = pack_tree(replace(answer, **ODD[0], told=DEEP))
             return answers
 
     post, out = Lying(desks(images, tmp_path)), tmp_path / "fed"

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.core.lock import alone
+from protofed.core.lock import file_lock
 from protofed.deploy import join as module
-from protofed.deploy.join import join
-from protofed.deploy.keys import make
-from protofed.deploy.life import Child, close_all, stop_on_sigterm
-from protofed.deploy.own import Site
+from protofed.deploy.join import join_federation
+from protofed.deploy.keys import make_keys
+from protofed.deploy.life import ChildProcess, close_children, stop_on_sigterm
+from protofed.deploy.own import JoiningSite
 from tests.cli.conftest import Cli
 
 NOBODY = "localhost:9"
@@ -39,29 +39,31 @@ def _signals_as_before() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("federation") / "keys"
-    make(folder, "localhost", ["north", "south"])
+    make_keys(folder, "localhost", ["north", "south"])
     return folder
 
 
 @pytest.fixture
-def site(images: Path, keys: Path, tmp_path: Path) -> Site:
-    return Site(NOBODY, "north", images / "site-a", tmp_path / "home", keys / "north")
+def site(images: Path, keys: Path, tmp_path: Path) -> JoiningSite:
+    return JoiningSite(NOBODY, "north", images / "site-a", tmp_path / "home", keys / "north")
 
 
-def refusal(site: Site) -> str:
+def refusal(site: JoiningSite) -> str:
     """Why a site does not join."""
     with pytest.raises(ProtofedError) as fault:
-        join(site)
+        join_federation(site)
     assert not site.home.exists()
     return str(fault.value)
 
 
-def test_keys_of_another_site_are_refused(site: Site) -> None:
+def test_keys_of_another_site_are_refused(site: JoiningSite) -> None:
     told = refusal(site._replace(name="south"))
     assert "are those of site north, not of south\ngive --name north, or the folder" in told
 
 
-def test_a_folder_that_is_not_a_sites_is_refused_with_the_right_one(site: Site, keys: Path) -> None:
+def test_a_folder_that_is_not_a_sites_is_refused_with_the_right_one(
+    site: JoiningSite, keys: Path
+) -> None:
     told = refusal(site._replace(keys=keys))
     assert "lacks ca.crt, site.key, site.pub, site.json" in told
     assert f"give --keys {keys / 'north'}" in told
@@ -70,7 +72,7 @@ def test_a_folder_that_is_not_a_sites_is_refused_with_the_right_one(site: Site, 
     assert "there is no such folder" in refusal(site._replace(keys=keys / "nowhere"))
 
 
-def test_keys_that_are_not_whole_are_refused(site: Site, keys: Path, tmp_path: Path) -> None:
+def test_keys_that_are_not_whole_are_refused(site: JoiningSite, keys: Path, tmp_path: Path) -> None:
     own = shutil.copytree(keys / "north", tmp_path / "own")
     (own / "site.pub").write_bytes((keys / "south" / "site.pub").read_bytes())
     assert "do not belong together" in refusal(site._replace(keys=own))
@@ -78,7 +80,7 @@ def test_keys_that_are_not_whole_are_refused(site: Site, keys: Path, tmp_path: P
     assert "lacks site.key\nask who made the keys" in refusal(site._replace(keys=own))
 
 
-def test_a_folder_without_images_is_refused(site: Site, tmp_path: Path) -> None:
+def test_a_folder_without_images_is_refused(site: JoiningSite, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     assert "holds no class folders\nwrite class/image" in refusal(site._replace(data=own))
@@ -90,7 +92,7 @@ def test_a_folder_without_images_is_refused(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("litter", [False, True])
 def test_a_folder_one_level_too_high_is_refused_with_the_right_one(
-    site: Site, images: Path, tmp_path: Path, litter: bool
+    site: JoiningSite, images: Path, tmp_path: Path, litter: bool
 ) -> None:
     every = shutil.copytree(images, tmp_path / "every")
     if litter:  # files between the folders make domains look like classes
@@ -100,17 +102,17 @@ def test_a_folder_one_level_too_high_is_refused_with_the_right_one(
     assert "domain/" not in told
 
 
-def test_a_second_one_at_the_same_place_is_told_what_to_do(site: Site) -> None:
+def test_a_second_one_at_the_same_place_is_told_what_to_do(site: JoiningSite) -> None:
     site.home.mkdir()
     (site.home / "join.pid").write_text("4711")
-    with alone(site.home, "busy"), pytest.raises(ProtofedError) as fault:
-        join(site)
+    with file_lock(site.home, "busy"), pytest.raises(ProtofedError) as fault:
+        join_federation(site)
     assert "site north has joined on this machine already" in str(fault.value)
     assert "process 4711" in str(fault.value)
     assert "another --name, or another --home" in str(fault.value)
 
 
-def test_json_goes_with_check_alone(site: Site, cli: Cli) -> None:
+def test_json_goes_with_check_alone(site: JoiningSite, cli: Cli) -> None:
     words = ["join", NOBODY, "--name", "north", "--data", str(site.data), "--json"]
     ended = cli(*words)
     assert ended.code == 2
@@ -121,10 +123,10 @@ def test_json_goes_with_check_alone(site: Site, cli: Cli) -> None:
 
 
 def test_it_says_what_it_does_from_beginning_to_end(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    site: JoiningSite, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def start(what: str, site: Site, socket: Path) -> Child:
-        return Child([sys.executable, "-c", IDLE], os.environ, site.home / f"{what}.log")
+    def start(what: str, site: JoiningSite, socket: Path) -> ChildProcess:
+        return ChildProcess([sys.executable, "-c", IDLE], os.environ, site.home / f"{what}.log")
 
     looks = iter(range(3))
 
@@ -138,7 +140,7 @@ def test_it_says_what_it_does_from_beginning_to_end(
     monkeypatch.setattr(module, "_start", start)
     monkeypatch.setattr(module, "nap", sleep)
     with pytest.raises(SystemExit) as ended:
-        join(site._replace(data=own))
+        join_federation(site._replace(data=own))
     assert ended.value.code == 130
     joining, bad, policy, leaving = capfd.readouterr().out.splitlines()
     assert joining == f"joining {NOBODY} as north: 18 images of 2 classes from {own}"
@@ -156,11 +158,11 @@ def test_sigterm_ends_a_process_once_as_an_exit_does() -> None:
 
 def test_children_are_ended_at_the_same_time(tmp_path: Path) -> None:
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
-    every = [Child([sys.executable, "-c", STUBBORN], os.environ, log) for log in logs]
+    every = [ChildProcess([sys.executable, "-c", STUBBORN], os.environ, log) for log in logs]
     while not all(log.read_text() for log in logs):
         time.sleep(0.02)
     began = time.monotonic()
-    close_all(every, 1.0)
+    close_children(every, 1.0)
     assert time.monotonic() - began < 1.8
     assert [child.process.returncode for child in every] == [-signal.SIGKILL] * 2
 
@@ -169,7 +171,7 @@ def test_a_child_that_speaks_is_heard_here_and_its_faults_stand_in_its_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = "import sys; print('for people'); print('for the log', file=sys.stderr)"
-    child = Child([sys.executable, "-c", program], os.environ, tmp_path / "log", speaks=True)
+    child = ChildProcess([sys.executable, "-c", program], os.environ, tmp_path / "log", speaks=True)
     child.process.wait()
     child.close()
     assert capfd.readouterr().out == "for people\n"

@@ -19,15 +19,15 @@ import torch
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.pack import pack, unpack
+from protofed.core.pack import pack_tree, unpack_tree
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Step
-from protofed.deploy.ledger import Ledger
-from protofed.deploy.policy import Policy
-from protofed.deploy.site import Desk
-from protofed.engines.wire import Answer, Ask
-from protofed.experiment.remote import Offer, brief_of, coordinator
-from protofed.experiment.submitted import experiment_of
+from protofed.core.site import RoundContext
+from protofed.deploy.ledger import AnswerLedger
+from protofed.deploy.policy import SitePolicy
+from protofed.deploy.site import RequestHandler
+from protofed.engines.wire import SiteRequest, SiteResponse
+from protofed.experiment.remote import SiteDescription, remote_federation, run_description
+from protofed.experiment.submitted import remote_experiment
 from tests.data.pictures import make
 from tests.fleet.desks import INQUIRY, RUN, SITES, SPEC, desks, offers, told
 
@@ -37,13 +37,13 @@ SESSION = "cd" * 8
 class Server:
     """A hostile coordinator: it knows the sites' offers and makes questions of any kind."""
 
-    def __init__(self, known: list[Offer], **more: Any):
+    def __init__(self, known: list[SiteDescription], **more: Any):
         self.known = known
         self.raw: dict[str, Any] = {**SPEC, "rounds": 4, **more}
-        self.experiment = experiment_of(self.raw, known)
-        self.site = coordinator(self.experiment, known).server
-        self.brief = brief_of(self.experiment, known)
-        method, step = self.experiment.method, Step(0, self.experiment.rounds)
+        self.experiment = remote_experiment(self.raw, known)
+        self.site = remote_federation(self.experiment, known).server
+        self.brief = run_description(self.experiment, known)
+        method, step = self.experiment.method, RoundContext(0, self.experiment.rounds)
         self.first = method.send(self.site, method.init_server(self.site), [0], step)[0]
 
     def inbox(self, shift: float = 0.0) -> Message:
@@ -51,29 +51,31 @@ class Server:
         weights = {name: part + shift for name, part in self.first.model.weights.items()}
         return replace(self.first, model=replace(self.first.model, weights=weights))
 
-    def train(self, **more: Any) -> Ask:
+    def train(self, **more: Any) -> SiteRequest:
         """A question to train the first round, or something else."""
         given = {"rounds": self.experiment.rounds, "inbox": self.inbox(), **more}
-        return Ask(
+        return SiteRequest(
             **{"what": "train", "brief": self.brief, "run": RUN, "session": SESSION, **given}
         )
 
-    def score(self, **more: Any) -> Ask:
+    def score(self, **more: Any) -> SiteRequest:
         """A question for the score after the first round."""
         return self.train(**{"what": "score", "round": 1, **more})
 
 
 @pytest.fixture
-def known(images: Path, tmp_path: Path) -> list[Offer]:
+def known(images: Path, tmp_path: Path) -> list[SiteDescription]:
     return offers(desks(images, tmp_path / "asked"))
 
 
-def site(images: Path, home: Path, **rules: Any) -> Desk:
-    return Desk("site-a", images / "site-a", home, Policy(**{"min_examples": 1, **rules}))
+def site(images: Path, home: Path, **rules: Any) -> RequestHandler:
+    return RequestHandler(
+        "site-a", images / "site-a", home, SitePolicy(**{"min_examples": 1, **rules})
+    )
 
 
 def test_a_round_beyond_the_policy_is_not_trained_whatever_was_announced(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     desk = site(images, tmp_path / "home", max_rounds=10)
     long = Server(known, rounds=1_000_000)
@@ -91,7 +93,7 @@ def test_a_round_beyond_the_policy_is_not_trained_whatever_was_announced(
 
 
 def test_a_round_is_trained_with_another_message_only_so_often(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     desk, server = site(images, tmp_path / "home", max_repeats=2), Server(known)
     faults = [
@@ -108,7 +110,7 @@ def test_a_round_is_trained_with_another_message_only_so_often(
 
 
 def test_two_messages_in_turn_are_trained_once_each(
-    images: Path, tmp_path: Path, known: list[Offer], capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, known: list[SiteDescription], capsys: pytest.CaptureFixture[str]
 ) -> None:
     desk, server = site(images, tmp_path / "home", max_repeats=2), Server(known)
     for turn in range(8):
@@ -120,7 +122,7 @@ def test_two_messages_in_turn_are_trained_once_each(
 
 
 def test_scores_of_a_model_with_private_state_are_counted_by_that_state(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     personal = {"name": "fedproto", "param_avg": False}
     server = Server(known, method=personal, rounds=4)
@@ -138,7 +140,7 @@ def test_scores_of_a_model_with_private_state_are_counted_by_that_state(
 
 
 def test_a_policy_that_was_tightened_holds_for_replies_that_were_given_before(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     server = Server(known, method="fedproto")
     frank = told(site(images, tmp_path / "home"), server.train()).reply.protos
@@ -153,7 +155,7 @@ def test_a_policy_that_was_tightened_holds_for_replies_that_were_given_before(
 
 
 def test_the_epochs_of_a_round_are_those_that_its_method_trains(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     training = {"epochs": 2, "batch": 4}
     desk = site(images, tmp_path / "home", max_epochs=3)
@@ -164,7 +166,7 @@ def test_the_epochs_of_a_round_are_those_that_its_method_trains(
 
 
 def test_a_net_that_is_named_often_is_built_once(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     server = Server(known, net=["moon-mlp"] * 500)
     tracemalloc.start()
@@ -180,17 +182,19 @@ def test_a_server_cannot_have_images_packed_in_every_size(
 ) -> None:
     desk = site(images, tmp_path / "home")
     faults = [
-        told(desk, Ask("describe", json.dumps({**INQUIRY, "side": side}))).fault
+        told(desk, SiteRequest("describe", json.dumps({**INQUIRY, "side": side}))).fault
         for side in (16, 16, 17, 18, 19, 20, 21, 16)
     ]
     assert [bool(fault) for fault in faults] == [False] * 5 + [True] * 2 + [False]
     assert "more than 4 sizes in a day" in faults[5]
     again = site(images, tmp_path / "home")
-    assert told(again, Ask("describe", json.dumps({**INQUIRY, "side": 22}))).fault
-    assert told(again, Ask("describe", json.dumps({**INQUIRY, "side": 1024}))).fault
+    assert told(again, SiteRequest("describe", json.dumps({**INQUIRY, "side": 22}))).fault
+    assert told(again, SiteRequest("describe", json.dumps({**INQUIRY, "side": 1024}))).fault
 
 
-def test_a_run_stays_what_it_was_about(images: Path, tmp_path: Path, known: list[Offer]) -> None:
+def test_a_run_stays_what_it_was_about(
+    images: Path, tmp_path: Path, known: list[SiteDescription]
+) -> None:
     desk = site(images, tmp_path / "home")
     assert told(desk, Server(known).train()).fault == ""
     other = Server(known, training={"epochs": 2, "batch": 4})
@@ -198,7 +202,7 @@ def test_a_run_stays_what_it_was_about(images: Path, tmp_path: Path, known: list
 
 
 def test_runs_a_day_and_epochs_have_their_limits(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     desk = site(images, tmp_path / "home", max_runs_per_day=2, max_epochs=3)
     server = Server(known)
@@ -206,14 +210,14 @@ def test_runs_a_day_and_epochs_have_their_limits(
     faults = [told(desk, server.train(run=name)).fault for name in names]
     assert faults[:2] == ["", ""]
     assert "allows 2 runs a day" in faults[2]
-    assert "allows 2 runs a day" in told(desk, Ask("describe", json.dumps(INQUIRY))).fault
+    assert "allows 2 runs a day" in told(desk, SiteRequest("describe", json.dumps(INQUIRY))).fault
     assert told(desk, server.train(run=names[0], round=1)).fault == ""
     many = Server(known, training={"epochs": 4, "batch": 4})
     assert "4 epochs" in told(site(images, tmp_path / "b", max_epochs=3), many.train()).fault
 
 
 def test_scores_are_told_as_often_as_the_spec_and_the_policy_say(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     server = Server(known, evaluate_every=2, rounds=5)
     desk = site(images, tmp_path / "home", max_scores=2)
@@ -225,8 +229,8 @@ def test_scores_are_told_as_often_as_the_spec_and_the_policy_say(
     assert "allows 2 scores" in told(desk, server.score(round=5)).fault
     never = site(images, tmp_path / "never", max_scores=0)
     assert "allows 0 scores" in told(never, server.score(round=2)).fault
-    assert told(never, Ask("describe", json.dumps({**INQUIRY, "scores": 9}))).fault == ""
-    asked = Ask("describe", json.dumps({**INQUIRY, "scores": 3}))
+    assert told(never, SiteRequest("describe", json.dumps({**INQUIRY, "scores": 9}))).fault == ""
+    asked = SiteRequest("describe", json.dumps({**INQUIRY, "scores": 3}))
     assert "raise evaluate_every" in told(desk, asked).fault
 
 
@@ -240,7 +244,7 @@ def one_bias(server: Server, label: int, size: float = 1.0) -> Message:
 
 
 def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     server = Server(known, rounds=2)
     frank = site(images, tmp_path / "frank", max_repeats=9)
@@ -260,7 +264,7 @@ def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 1e5])
 def test_models_that_nobody_can_have_trained_are_refused(
-    value: float, images: Path, tmp_path: Path, known: list[Offer]
+    value: float, images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     server, desk = Server(known), site(images, tmp_path / "home")
     forged = one_bias(server, 0, value)
@@ -273,7 +277,7 @@ def test_models_that_nobody_can_have_trained_are_refused(
 
 
 def test_a_spec_cannot_point_at_a_place_on_the_site(
-    images: Path, tmp_path: Path, known: list[Offer]
+    images: Path, tmp_path: Path, known: list[SiteDescription]
 ) -> None:
     server, desk = Server(known), site(images, tmp_path / "home")
     brief = json.loads(server.brief)
@@ -288,7 +292,7 @@ def test_a_spec_cannot_point_at_a_place_on_the_site(
 
 
 def test_what_is_refused_is_on_record_without_filling_the_disk(
-    images: Path, tmp_path: Path, known: list[Offer], monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, known: list[SiteDescription], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("protofed.deploy.ledger.MOST_REFUSED", 5_000)
     desk = site(images, tmp_path / "home", methods=())
@@ -305,14 +309,14 @@ def test_what_is_refused_is_on_record_without_filling_the_disk(
 def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = AnswerLedger(tmp_path)
     for number in range(3):
         ledger.write(RUN, "s", "train", number, 0, "m")
     os.truncate(ledger.answered, ledger.answered.stat().st_size - 20)
-    again = Ledger(tmp_path)
+    again = AnswerLedger(tmp_path)
     assert len(again.runs[RUN].trained) == 2
     again.write(RUN, "s", "score", 1, 0, "m")
-    last = Ledger(tmp_path)
+    last = AnswerLedger(tmp_path)
     assert last.runs[RUN].count_scores() == 1
     assert len(last.runs[RUN].trained) == 2
 
@@ -322,14 +326,14 @@ def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
         raise OSError(28, "No space left on device")
 
     whole = last.answered.read_bytes()
-    monkeypatch.setattr("protofed.core.disk.append", full)
+    monkeypatch.setattr("protofed.core.disk.append_durably", full)
     with pytest.raises(ProtofedError, match="cannot be written"):
         last.write(RUN, "s", "train", 5, 0, "m")
     assert last.answered.read_bytes() == whole
     for damage in (b"[[[\n", b"{}\n", b'{"run": 5}\n', b"\xff\n", b"[" * 100_000 + b"\n"):
         last.answered.write_bytes(damage + whole)
         with pytest.raises(ProtofedError, match="does not know what it has answered"):
-            Ledger(tmp_path)
+            AnswerLedger(tmp_path)
 
 
 # --- two thousand questions ---------------------------------------------------------------------
@@ -351,7 +355,7 @@ TEXTS = ["", "train", "score", "\x1b[31m", "[" * 100_000, "x" * 2_000_000, 5, No
 class Crafty:
     """Makes questions: honest ones, honest ones with a field or two changed, and nonsense."""
 
-    def __init__(self, known: list[Offer], seed: int):
+    def __init__(self, known: list[SiteDescription], seed: int):
         self.draw = random.Random(seed)
         self.servers = [
             Server(known, method=method, rounds=rounds, evaluate_every=every)
@@ -389,7 +393,7 @@ class Crafty:
         if ask.what in ("describe", "hello"):
             about = {**INQUIRY, "method": {"name": draw.choice(["fedavg", "fpl", "moon"])}}
             about["rounds"] = draw.choice([1, 5, 6, 10**6])
-            ask = Ask(ask.what, json.dumps(about) if draw.random() < 0.8 else ask.brief)
+            ask = SiteRequest(ask.what, json.dumps(about) if draw.random() < 0.8 else ask.brief)
         while draw.random() < 0.3:
             name = draw.choice(["what", "brief", "run", "session", "start", "floor", "rounds"])
             name = draw.choice([name, "round", "leg"])
@@ -399,12 +403,12 @@ class Crafty:
         return ask
 
 
-class Watched(Desk):
+class Watched(RequestHandler):
     """A desk whose answers are held against its policy by a reader of its own."""
 
     def __init__(self, images: Path, home: Path):
-        super().__init__("site-a", images / "site-a", home, Policy(**STRICT))
-        self.legs: dict[tuple[str, int, int], set[bytes]] = {}
+        super().__init__("site-a", images / "site-a", home, SitePolicy(**STRICT))
+        self.exchanges: dict[tuple[str, int, int], set[bytes]] = {}
         self.scores: dict[str, set[tuple[int, bytes]]] = {}
         self.begun: set[str] = set()
         self.answered: Counter[str] = Counter()
@@ -413,12 +417,12 @@ class Watched(Desk):
         """Ask, and see that nothing beyond the policy is answered."""
         letter = b""
         with suppress(TypeError, ValueError):  # of what cannot even be packed
-            letter = pack(ask)
+            letter = pack_tree(ask)
         try:
-            answer = unpack(self.answer(letter))
+            answer = unpack_tree(self.answer(letter))
         except ProtofedError:
             return  # not even a question
-        assert type(answer) is Answer
+        assert type(answer) is SiteResponse
         if answer.fault:
             assert answer.told == ""
             assert answer.reply == Message()
@@ -427,18 +431,18 @@ class Watched(Desk):
         self.answered[ask.what] += 1
         getattr(self, f"see_{ask.what}")(ask, answer)
 
-    def see_hello(self, ask: Ask, answer: Answer) -> None:
+    def see_hello(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """Only its name."""
         assert answer.told == "site-a"
 
-    def see_describe(self, ask: Ask, answer: Answer) -> None:
+    def see_describe(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """No counts, and only of what may run."""
         about = json.loads(ask.brief)
         assert about["method"]["name"] in STRICT["methods"]
         assert about["rounds"] <= STRICT["max_rounds"]
         assert json.loads(answer.told)["held"] == {}
 
-    def see_run(self, ask: Ask) -> dict[str, Any]:
+    def see_run(self, ask: SiteRequest) -> dict[str, Any]:
         """What holds for every question of a run."""
         spec: dict[str, Any] = json.loads(ask.brief)["spec"]
         assert spec["method"]["name"] in STRICT["methods"]
@@ -448,27 +452,27 @@ class Watched(Desk):
         assert len(self.begun) <= STRICT["max_runs_per_day"]
         return spec
 
-    def see_train(self, ask: Ask, answer: Answer) -> None:
+    def see_train(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """Not beyond the rounds, not again and again, and no counts."""
         self.see_run(ask)
         assert 0 <= ask.round < STRICT["max_rounds"]
-        record = Ledger(self.home).runs[ask.run]
+        record = AnswerLedger(self.home).runs[ask.run]
         assert len(record.trained[ask.round, ask.leg]) <= 1 + STRICT["max_repeats"]
-        asked = self.legs.setdefault((ask.run, ask.round, ask.leg), set())
-        asked.add(pack(ask.inbox))
+        asked = self.exchanges.setdefault((ask.run, ask.round, ask.leg), set())
+        asked.add(pack_tree(ask.inbox))
         assert len(asked) <= 1 + STRICT["max_repeats"]
         assert all(bool((part.abs() < 1e5).all()) for part in ask.inbox.model.weights.values())
         if answer.reply.protos is not None:
             assert set(answer.reply.protos.counts.tolist()) == {1}
 
-    def see_score(self, ask: Ask, answer: Answer) -> None:
+    def see_score(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """Only when one is due, so often, and never of a model with one answer."""
         spec = self.see_run(ask)
         every = spec.get("evaluate_every", 1)
         assert ask.round >= 1
         assert ask.round % every == 0 or ask.round == spec["rounds"]
         scores = self.scores.setdefault(ask.run, set())
-        scores.add((ask.round, pack(ask.inbox)))
+        scores.add((ask.round, pack_tree(ask.inbox)))
         assert len(scores) <= STRICT["max_scores"]
         assert not all(bool((part == 0).all()) for part in _convolutions(ask.inbox.model.weights))
 
@@ -486,7 +490,7 @@ def test_nothing_beyond_a_strict_policy_is_answered_to_two_thousand_questions(
     for number in range(2000):
         if number == 1000:  # started anew, as after a crash; the reader remembers all
             before, desk = desk, Watched(images, tmp_path / "home")
-            desk.legs, desk.scores, desk.begun = before.legs, before.scores, before.begun
+            desk.exchanges, desk.scores, desk.begun = before.exchanges, before.scores, before.begun
             desk.answered = before.answered
         desk.watch(crafty.question())
     found = [what for what in ("hello", "describe", "train", "score") if desk.answered[what]]

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.core.errors import ProtofedError
-from protofed.core.pack import pack, unpack
-from protofed.deploy.coordinate import gather
-from protofed.deploy.offers import offer_from
-from protofed.engines.post import Lost
-from protofed.engines.wire import Ask, answer_to, refusal_to
-from protofed.experiment.remote import Offer
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.deploy.coordinate import gather_descriptions
+from protofed.deploy.offers import parse_site_description
+from protofed.engines.post import NoAnswer
+from protofed.engines.wire import SiteRequest, make_refusal, make_response
+from protofed.experiment.remote import SiteDescription
 from tests.fleet.desks import Known, desks, job
 from tests.fleet.odd_json import TOKENS, VALUES
 
-ASK = Ask("describe")
+ASK = SiteRequest("describe")
 GOOD: dict[str, Any] = {
     "site": "north",
     "classes": ["cat", "dog"],
@@ -35,12 +35,12 @@ GOOD: dict[str, Any] = {
 }
 
 
-def told(text: str) -> Offer:
+def told(text: str) -> SiteDescription:
     """The offer that comes of a site's words."""
-    return offer_from("north", ASK, pack(answer_to(ASK, text)))
+    return parse_site_description("north", ASK, pack_tree(make_response(ASK, text)))
 
 
-def plausible(offer: Offer) -> bool:
+def plausible(offer: SiteDescription) -> bool:
     """Whether an offer is what it must be, looked at value by value."""
     counts = [offer.train, offer.test, *offer.held.values()]
     texts = [*offer.classes, *offer.versions, offer.note, offer.fingerprint, offer.site]
@@ -154,31 +154,33 @@ def test_random_texts_as_an_offer(value: object, start: int, more: str) -> None:
 def test_the_words_of_a_site_are_cut_and_cannot_steer_a_terminal() -> None:
     for fault in ("\x1b[2J" * 1000, "a" * 60_000):
         with pytest.raises(ProtofedError) as refused:
-            offer_from("north", ASK, pack(refusal_to(ASK, fault)))
+            parse_site_description("north", ASK, pack_tree(make_refusal(ASK, fault)))
         assert str(refused.value).isprintable()
         assert len(str(refused.value)) < 2500
-    other = answer_to(Ask("describe", run="\x1b" * 1000, round=10**4000))
+    other = make_response(SiteRequest("describe", run="\x1b" * 1000, round=10**4000))
     with pytest.raises(ProtofedError, match="answers another question") as refused:
-        offer_from("north", ASK, pack(other))
+        parse_site_description("north", ASK, pack_tree(other))
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 2500
 
 
 def test_one_bad_offer_is_named_with_its_site_and_what_to_do(images: Path, tmp_path: Path) -> None:
     class Boasting(Known):
-        def ask(self, letters: Any, deadline: float, least: int = 1) -> dict[str, bytes | Lost]:
+        def ask(self, letters: Any, deadline: float, least: int = 1) -> dict[str, bytes | NoAnswer]:
             answers = super().ask(letters, deadline, least)
             letter = answers["site-b"]
             assert isinstance(letter, bytes)
-            said = {**json.loads(unpack(letter).told), "train": 10**400, "held": {}}
+            said = {**json.loads(unpack_tree(letter).told), "train": 10**400, "held": {}}
             return {
                 **answers,
-                "site-b": pack(answer_to(unpack(letters["site-b"].content), json.dumps(said))),
+                "site-b": pack_tree(
+                    make_response(unpack_tree(letters["site-b"].content), json.dumps(said))
+                ),
             }
 
     post: Any = Boasting(desks(images, tmp_path))
     with pytest.raises(ProtofedError) as refused:
-        gather(post, job(tmp_path), lambda words: None)
+        gather_descriptions(post, job(tmp_path), lambda words: None)
     assert re.search(r"\nsite-b: its description is refused: train must be", str(refused.value))
     assert "leave site-b out with --sites" in str(refused.value)
     assert "site-a" not in str(refused.value)

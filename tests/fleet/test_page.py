@@ -21,11 +21,11 @@ def table() -> str:
     """The table of what travels, from the methods themselves."""
     lines = ["| method | a site sends | a site is sent | scored |", "|---|---|---|---|"]
     for method in (made() for made in METHODS.values()):
-        up, down = (", ".join(parts) or "nothing" for parts in method.travels[:2])
+        up, down = (", ".join(parts) or "nothing" for parts in method.payload[:2])
         scored = "each site's own model" if method.personal else "the shared model"
         if "public images" in method.needs:
             scored = "not in a federation"
-        lines.append(f"| {method.about.label} | {up} | {down} | {scored} |")
+        lines.append(f"| {method.info.label} | {up} | {down} | {scored} |")
     return "\n".join(lines)
 
 

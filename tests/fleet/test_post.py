@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from protofed.core.pack import pack, unpack
-from protofed.engines.post import Letter, Lost, Online, Post
-from protofed.engines.wire import Ask, answer_to
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.engines.post import NoAnswer, OnlineSite, OutgoingRequest, SiteMessenger
+from protofed.engines.wire import SiteRequest, make_response
 
 
 class Channel:
@@ -21,10 +21,10 @@ class Channel:
         self.seconds: list[float] = []
         self.forgotten: list[str] = []
 
-    def online(self) -> list[Online]:
+    def online(self) -> list[OnlineSite]:
         """Who is online."""
         return [
-            Online(int(key[1:]), "" if name.startswith("(") else name)
+            OnlineSite(int(key[1:]), "" if name.startswith("(") else name)
             for key, name in self.names.items()
         ]
 
@@ -35,7 +35,7 @@ class Channel:
         self.seconds.append(seconds)
         return number
 
-    def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | Lost]:
+    def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
         """The answers that are there."""
         there = {number: self.sent[number] for number in waiting}
         return {
@@ -48,21 +48,23 @@ class Channel:
         """Nobody waits for them any more."""
         self.forgotten.extend(letters)
 
-    def answer(self, node: int, letter: bytes) -> bytes | Lost:
+    def answer(self, node: int, letter: bytes) -> bytes | NoAnswer:
         """One answer."""
         if node in self.broken:
-            return Lost("it went offline")
-        ask = unpack(letter)
+            return NoAnswer("it went offline")
+        ask = unpack_tree(letter)
         told = self.names[f"n{node}"].strip("()") if ask.what == "hello" else "echo"
-        return pack(answer_to(ask, told=told))
+        return pack_tree(make_response(ask, told=told))
 
 
-LETTER = Letter(pack(Ask("score")), 1000)
+LETTER = OutgoingRequest(pack_tree(SiteRequest("score")), 1000)
 
 
 def test_answers_come_back_by_name() -> None:
-    answers = Post(Channel(n1="site-a", n2="site-b")).ask({"site-a": LETTER, "site-b": LETTER}, 5)
-    told = {name: unpack(a).told for name, a in answers.items() if isinstance(a, bytes)}
+    answers = SiteMessenger(Channel(n1="site-a", n2="site-b")).ask(
+        {"site-a": LETTER, "site-b": LETTER}, 5
+    )
+    told = {name: unpack_tree(a).told for name, a in answers.items() if isinstance(a, bytes)}
     assert told == {"site-a": "echo", "site-b": "echo"}
 
 
@@ -70,31 +72,33 @@ def test_a_silent_site_costs_the_deadline_and_no_more() -> None:
     channel = Channel(n1="site-a", n2="site-b")
     channel.silent = {2}
     began = time.monotonic()
-    answers = Post(channel).ask({"site-a": LETTER, "site-b": LETTER}, 1)
+    answers = SiteMessenger(channel).ask({"site-a": LETTER, "site-b": LETTER}, 1)
     assert 1 <= time.monotonic() - began < 3
     assert isinstance(answers["site-a"], bytes)
-    assert answers["site-b"] == Lost("no answer within 1 s")
+    assert answers["site-b"] == NoAnswer("no answer within 1 s")
     assert {round(seconds) for seconds in channel.seconds} == {1}
     assert channel.forgotten == ["letter 1"]
 
 
 def test_a_site_that_is_away_is_not_waited_for_unless_it_is_needed() -> None:
-    post, letters = Post(Channel(n1="site-a")), {"site-a": LETTER, "site-b": LETTER}
+    post, letters = SiteMessenger(Channel(n1="site-a")), {"site-a": LETTER, "site-b": LETTER}
     began = time.monotonic()
-    assert post.ask(letters, 60)["site-b"] == Lost("is not online")
+    assert post.ask(letters, 60)["site-b"] == NoAnswer("is not online")
     assert time.monotonic() - began < 30
-    assert post.ask(letters, 1, least=2)["site-b"] == Lost("is not online")
+    assert post.ask(letters, 1, least=2)["site-b"] == NoAnswer("is not online")
 
 
 def test_a_site_that_breaks_off_is_told_of() -> None:
     channel = Channel(n1="site-a")
     channel.broken = {1}
-    assert Post(channel).ask({"site-a": LETTER}, 5) == {"site-a": Lost("it went offline")}
+    assert SiteMessenger(channel).ask({"site-a": LETTER}, 5) == {
+        "site-a": NoAnswer("it went offline")
+    }
 
 
 def test_nodes_without_a_registered_name_are_asked_and_the_newer_one_counts() -> None:
     channel = Channel(n1="(site-a)")
-    post = Post(channel)
+    post = SiteMessenger(channel)
     channel.silent = {1}
     assert post.online() == {}
     assert post.nameless == 1

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from protofed.core.disk import write_json
+from protofed.core.disk import atomic_write_json
 from protofed.core.errors import ProtofedError
-from protofed.core.lock import alone
+from protofed.core.lock import file_lock
 from protofed.deploy import serve as module
-from protofed.deploy.proxy import note
-from protofed.deploy.serve import LOCAL, RECORD, free_port, serve
+from protofed.deploy.proxy import log_refusal
+from protofed.deploy.serve import LOCAL, RECORD, free_port, serve_federation
 
 
 @pytest.fixture(autouse=True)
@@ -34,24 +34,24 @@ def taken() -> Iterator[int]:
 def test_a_taken_port_is_told_before_anything_starts(tmp_path: Path, taken: int) -> None:
     words = f"port {taken} of {LOCAL} is taken by another program; choose another with --port"
     with pytest.raises(ProtofedError, match=words):
-        serve(tmp_path, (LOCAL, taken), None)
+        serve_federation(tmp_path, (LOCAL, taken), None)
     assert not (tmp_path / "superlink.log").exists()
 
 
 def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match=r"cannot listen on 192\.0\.2\.1, port"):
-        serve(tmp_path, ("192.0.2.1", free_port()), None)
+        serve_federation(tmp_path, ("192.0.2.1", free_port()), None)
 
 
 def test_a_second_server_with_the_same_files_is_told_of_the_first(
     tmp_path: Path, taken: int
 ) -> None:
-    with alone(tmp_path):
+    with file_lock(tmp_path):
         with pytest.raises(ProtofedError, match=r"already runs with its files in \S+\nstop"):
-            serve(tmp_path, (LOCAL, taken), None)
-        write_json(tmp_path / RECORD, {"pid": 4242, "listens": "0.0.0.0:8443"})
+            serve_federation(tmp_path, (LOCAL, taken), None)
+        atomic_write_json(tmp_path / RECORD, {"pid": 4242, "listens": "0.0.0.0:8443"})
         with pytest.raises(ProtofedError, match=r"process 4242, on 0\.0\.0\.0:8443\).*") as caught:
-            serve(tmp_path, (LOCAL, taken), None)
+            serve_federation(tmp_path, (LOCAL, taken), None)
     assert "--home" in str(caught.value)
 
 
@@ -63,7 +63,7 @@ def test_the_last_words_of_flowers_server_are_told(
     failing = [sys.executable, "-c", "import sys; sys.exit('no such \x1b thing')"]
     monkeypatch.setattr(module, "_superlink", lambda server, own: failing)
     with pytest.raises(ProtofedError) as caught:
-        serve(tmp_path, (LOCAL, free_port()), None)
+        serve_federation(tmp_path, (LOCAL, free_port()), None)
     told = str(caught.value)
     assert told.startswith("Flower's server did not start; the last lines of ")
     assert str(log) in told
@@ -84,5 +84,5 @@ def test_strangers_are_logged_and_our_own_checks_are_no_warning(
 ) -> None:
     scope: dict[str, Any] = {"method": method, "raw_path": path, "client": ("192.0.2.1", 1)}
     with caplog.at_level(logging.INFO):
-        note(scope, "refused")
+        log_refusal(scope, "refused")
     assert [record.levelno for record in caplog.records] == [level]

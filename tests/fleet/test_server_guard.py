@@ -30,9 +30,9 @@ from protofed.deploy import flower_server, serve
 from protofed.deploy.fleet_connection import FleetConnection
 from protofed.deploy.flower_client import CallError, as_parcel, as_record
 from protofed.deploy.flower_server import OWN, limit_from, limit_text
-from protofed.deploy.keys import make
+from protofed.deploy.keys import make_keys
 from protofed.deploy.run_channel import RunChannel
-from protofed.engines.post import Letter, Lost, Post
+from protofed.engines.post import NoAnswer, OutgoingRequest, SiteMessenger
 from tests.deploy.test_proxy import routes as routes
 from tests.fleet.foreign import Foreign
 
@@ -46,9 +46,9 @@ class Served(Fleet):
         """Nobody joins by itself."""
 
     @property
-    def found(self) -> serve.Server:
+    def found(self) -> serve.RunningServer:
         """The server as `submit` finds it."""
-        return serve.find(self.folder / "home" / "server")
+        return serve.find_server(self.folder / "home" / "server")
 
     def line(self) -> RunChannel:
         """A coordinator's line."""
@@ -182,9 +182,9 @@ def asking(served: Served, line: RunChannel, name: str, most: int) -> Iterator[A
         yield Asked(site, number, letter)
 
 
-def answer(line: RunChannel, asked: Asked, most: int, seconds: float = 30.0) -> bytes | Lost:
+def answer(line: RunChannel, asked: Asked, most: int, seconds: float = 30.0) -> bytes | NoAnswer:
     """What the coordinator gets."""
-    found: dict[str, bytes | Lost] = {}
+    found: dict[str, bytes | NoAnswer] = {}
 
     def there() -> bool:
         found.update(line.answers({asked.number: most}))
@@ -215,7 +215,7 @@ def test_an_answer_that_grows_when_it_is_put_together_is_refused(served: Served)
     with served.line() as line, asking(served, line, "north", 17 * MB) as asked:
         asked.site.answer(asked.letter, bytes(1200 * MB), 0.1)  # the same chunk, 240 times
         found = answer(line, asked, 17 * MB)
-        assert isinstance(found, Lost)
+        assert isinstance(found, NoAnswer)
         assert "more than" in found.reason
 
 
@@ -319,7 +319,7 @@ def test_a_site_that_leaves_is_told_of(served: Served) -> None:
     with served.line() as line, asking(served, line, "north", MB) as asked:
         asked.site.close()
         found = answer(line, asked, MB, 60)
-        assert isinstance(found, Lost)
+        assert isinstance(found, NoAnswer)
         assert "offline" in found.reason
 
 
@@ -339,16 +339,18 @@ def test_a_site_that_was_killed_is_let_in_again_at_once_under_its_number(served:
 def test_post_goes_over_the_channel(served: Served) -> None:
     with served.line() as line, served.site("south") as site:
         site.open()
-        post = Post(line)
+        post = SiteMessenger(line)
         wait_for(lambda: "south" in post.online(), 30)
-        answers = post.ask({"south": Letter(b"?", MB), "north": Letter(b"?", MB)}, 1.0)
-        assert answers["north"] == Lost("is not online")
-        assert answers["south"] == Lost("no answer within 1 s")
+        answers = post.ask(
+            {"south": OutgoingRequest(b"?", MB), "north": OutgoingRequest(b"?", MB)}, 1.0
+        )
+        assert answers["north"] == NoAnswer("is not online")
+        assert answers["south"] == NoAnswer("no answer within 1 s")
 
 
 def test_keys_that_come_and_go_count_without_a_restart(served: Served, tmp_path: Path) -> None:
     assert served.keys
-    make(served.keys, f"127.0.0.1:{served.port}", ["east"])
+    make_keys(served.keys, f"127.0.0.1:{served.port}", ["east"])
     odd = served.keys / "server" / "sites" / "aaa.pub"
     odd.write_text("ssh-ed25519 AAAA nonsense")
 

@@ -12,27 +12,27 @@ import pytest
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
-from protofed.core.pack import pack
-from protofed.core.site import Step
-from protofed.deploy.policy import Policy
-from protofed.deploy.site import Desk
-from protofed.deploy.store import Kept, Store
-from protofed.engines.wire import Ask
-from protofed.experiment.remote import agreed_classes, brief_of, coordinator
-from protofed.experiment.submitted import experiment_of
+from protofed.core.pack import pack_tree
+from protofed.core.site import RoundContext
+from protofed.deploy.policy import SitePolicy
+from protofed.deploy.site import RequestHandler
+from protofed.deploy.store import ClientStateStore, KeptReply
+from protofed.engines.wire import SiteRequest
+from protofed.experiment.remote import agreed_classes, remote_federation, run_description
+from protofed.experiment.submitted import remote_experiment
 from tests.fleet.desks import ABOUT, RUN, SPEC, Walking, desks, events, made, offers, told
 
 SESSION = "cd" * 8
 
 
-def first_ask(images: Path, home: Path) -> Ask:
+def first_ask(images: Path, home: Path) -> SiteRequest:
     known = offers(desks(images, home))
-    experiment = experiment_of({**SPEC, "method": "scaffold"}, known)
-    federation = coordinator(experiment, known)
+    experiment = remote_experiment({**SPEC, "method": "scaffold"}, known)
+    federation = remote_federation(experiment, known)
     method, site = experiment.method, federation.server
-    inbox = method.send(site, method.init_server(site), [0], Step(0, 2))[0]
-    brief = brief_of(experiment, known)
-    return Ask("train", brief, RUN, SESSION, rounds=2, inbox=inbox)
+    inbox = method.send(site, method.init_server(site), [0], RoundContext(0, 2))[0]
+    brief = run_description(experiment, known)
+    return SiteRequest("train", brief, RUN, SESSION, rounds=2, inbox=inbox)
 
 
 def test_a_repeated_question_gets_the_same_answer_and_moves_no_state(
@@ -58,21 +58,23 @@ def test_a_round_begins_with_the_state_before_it_however_often(
 
 
 def test_states_of_a_session_that_was_given_up_are_dropped(tmp_path: Path) -> None:
-    ask = Ask("train", run=RUN, session=SESSION)
+    ask = SiteRequest("train", run=RUN, session=SESSION)
     for number in range(4):
         now = replace(ask, round=number)
-        Store(tmp_path, now).keep(now, f"{number}", Kept(Message(), {"round": number}))
+        ClientStateStore(tmp_path, now).keep(
+            now, f"{number}", KeptReply(Message(), {"round": number})
+        )
     back = replace(ask, session="ef" * 8, start=2, round=3)  # it missed round 2 of the new session
-    last = Store(tmp_path, back).before(back)
+    last = ClientStateStore(tmp_path, back).before(back)
     assert last is not None
     assert last.state == {"round": 1}
 
 
 def test_only_states_that_a_checkpoint_may_need_are_kept(tmp_path: Path) -> None:
-    ask = Ask("train", run=RUN, session=SESSION)
+    ask = SiteRequest("train", run=RUN, session=SESSION)
     for number in range(6):
         now = replace(ask, round=number, floor=max(0, number - 1))
-        Store(tmp_path, now).keep(now, "k", Kept(Message(), None))
+        ClientStateStore(tmp_path, now).keep(now, "k", KeptReply(Message(), None))
     kept = sorted(file.name for file in (tmp_path / "runs" / RUN).glob("*.safetensors"))
     assert kept == ["3-0-k.safetensors", "4-0-k.safetensors", "5-0-k.safetensors"]
 
@@ -80,7 +82,7 @@ def test_only_states_that_a_checkpoint_may_need_are_kept(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["../../etc", "", "a/b", "x" * 16])
 def test_a_run_cannot_choose_where_a_site_writes(name: str, tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match="name of a run"):
-        Store(tmp_path, Ask("train", run=name, session=SESSION))
+        ClientStateStore(tmp_path, SiteRequest("train", run=name, session=SESSION))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,15 +113,15 @@ def test_a_lost_answer_is_on_record_and_the_round_goes_on(images: Path, tmp_path
 
 def test_a_fault_at_a_site_is_told_in_words(images: Path, tmp_path: Path) -> None:
     desk = desks(images, tmp_path)["site-a"]
-    assert "unknown question" in told(desk, Ask("dance")).fault
-    assert told(desk, Ask("describe", "{}")).fault == "method is missing"
+    assert "unknown question" in told(desk, SiteRequest("dance")).fault
+    assert told(desk, SiteRequest("describe", "{}")).fault == "method is missing"
 
 
-def spoiled(name: str, images: Path, own: Path) -> Desk:
+def spoiled(name: str, images: Path, own: Path) -> RequestHandler:
     """The desk of a site with a file that is no image, whose name nobody else must learn."""
     shutil.copytree(images / "site-a", own)
     (own / "cat" / "jane-doe.png").write_text("no image")
-    return Desk(name, own, own.with_name("home"), Policy(min_examples=1))
+    return RequestHandler(name, own, own.with_name("home"), SitePolicy(min_examples=1))
 
 
 def test_no_name_of_a_file_leaves_a_site(
@@ -127,16 +129,16 @@ def test_no_name_of_a_file_leaves_a_site(
 ) -> None:
     own = tmp_path / "private-place"
     desk = spoiled("site-a", images, own)
-    described = told(desk, Ask("describe", ABOUT))
+    described = told(desk, SiteRequest("describe", ABOUT))
     assert described.fault == ""
     shutil.rmtree(own / "cat")
     shutil.rmtree(own / "bird")
-    failed = told(desk, Ask("describe", ABOUT))
+    failed = told(desk, SiteRequest("describe", ABOUT))
     assert failed.fault == "its images cannot be used, see worker.log at the site"
     assert "private-place" in capsys.readouterr().err
     for answer in (described, failed):
-        assert b"jane" not in pack(answer)
-        assert b"private-place" not in pack(answer)
+        assert b"jane" not in pack_tree(answer)
+        assert b"private-place" not in pack_tree(answer)
 
 
 def test_no_name_of_a_file_leaves_a_site_that_is_called_as_a_class(
@@ -145,7 +147,7 @@ def test_no_name_of_a_file_leaves_a_site_that_is_called_as_a_class(
     own = tmp_path / "own"
     desk = spoiled("cat", images, own)
     for _ in range(2):
-        assert b"jane" not in pack(told(desk, Ask("describe", ABOUT)))
+        assert b"jane" not in pack_tree(told(desk, SiteRequest("describe", ABOUT)))
     (line,) = capsys.readouterr().out.splitlines()  # once
     assert line.startswith(f"1 files of {own} are skipped: cat/jane-doe.png (not an image")
 
@@ -167,8 +169,8 @@ def test_a_run_and_its_rounds_are_told_at_the_site(
 def test_a_refused_run_is_told_at_the_site_with_the_reason(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    desk = Desk("site-a", images / "site-a", tmp_path, Policy(methods=("fpl",)))
-    fault = told(desk, Ask("describe", ABOUT)).fault
+    desk = RequestHandler("site-a", images / "site-a", tmp_path, SitePolicy(methods=("fpl",)))
+    fault = told(desk, SiteRequest("describe", ABOUT)).fault
     assert "does not allow fedavg" in fault
     assert capsys.readouterr().out == f"a new run: refused: {fault}\n"
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.core.errors import ProtofedError
-from protofed.core.tally import Tallies, Tally
-from protofed.engines.wire import tallies_from
+from protofed.core.tally import CorrectCount, Tallies
+from protofed.engines.wire import counts_from_json
 from tests.fleet.odd_json import TOKENS, VALUES
 
 
@@ -17,7 +17,7 @@ def counted(text: str) -> Tallies | None:
     """The tallies that come of a site's words, if they are taken; they then can be true."""
     fault, found = "", Tallies()
     try:
-        found = tallies_from(text, 5)
+        found = counts_from_json(text, 5)
     except ProtofedError as refused:
         fault = str(refused)
     if fault:
@@ -35,7 +35,10 @@ def counted(text: str) -> Tallies | None:
 
 
 def test_good_tallies_are_taken_and_odd_ones_refused() -> None:
-    assert counted('{"": [3, 5], "local": [0, 5]}') == {"": Tally(3, 5), "local": Tally(0, 5)}
+    assert counted('{"": [3, 5], "local": [0, 5]}') == {
+        "": CorrectCount(3, 5),
+        "local": CorrectCount(0, 5),
+    }
     for token in TOKENS:
         assert counted(token) is None
         if token not in ("0", "-0"):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from protofed.engines.wire import Ask
+from protofed.engines.wire import SiteRequest
 from protofed.experiment.result import read_result
 from protofed.experiment.rundir import RunDir
-from protofed.experiment.runner import Progress
+from protofed.experiment.runner import RunProgress
 from tests.cli.conftest import Cli
 from tests.fleet.desks import Known, desks, job, submitted
 from tests.fleet.test_equal import spec
@@ -21,12 +21,12 @@ def lost_in(*rounds: int) -> Known:
     return post
 
 
-def _lost(name: str, ask: Ask, rounds: tuple[int, ...]) -> str:
+def _lost(name: str, ask: SiteRequest, rounds: tuple[int, ...]) -> str:
     hit = name == "site-b" and ask.what == "score" and ask.round in rounds
     return "it went offline" if hit else ""
 
 
-def play(images: Path, folder: Path, method: str, *rounds: int) -> list[Progress]:
+def play(images: Path, folder: Path, method: str, *rounds: int) -> list[RunProgress]:
     post = lost_in(*rounds)
     post.desks = desks(images, folder)
     told = submitted(post, job(folder, spec=spec(method, rounds=3)))
@@ -60,12 +60,12 @@ def test_a_site_that_stays_away_is_told_of_once(images: Path, tmp_path: Path) ->
 
 
 def test_progress_says_which_site_the_mean_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    from protofed.cli.show import Watcher
+    from protofed.cli.show import RunWatcher
     from protofed.experiment.spec import Experiment
 
-    with Watcher(Experiment(), Path("out")) as watch:
-        watch(Progress(1, 2, 50.0, 1.0, (), ("site-b",)))
-        watch(Progress(2, 2, 50.0, 1.0))
+    with RunWatcher(Experiment(), Path("out")) as watch:
+        watch(RunProgress(1, 2, 50.0, 1.0, (), ("site-b",)))
+        watch(RunProgress(2, 2, 50.0, 1.0))
     first, second = capsys.readouterr().err.splitlines()[1:]
     assert "mean accuracy 50.00 % without site-b" in first
     assert "without" not in second

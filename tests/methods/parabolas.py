@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, AnyMethod, Global, Method, average
-from protofed.core.model import Model, Net, Out
-from protofed.core.site import SERVER, ClientId, Dataset, Site, Step
+from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState, average_models
+from protofed.core.model import Model, Net, NetOutput
+from protofed.core.site import SERVER, ArrayDataset, ClientId, RoundContext, Site
 from protofed.core.training import Training
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Mail, run_round
 
 TARGETS, SIZES = (0, 2, 5), (1, 2, 5)
 TWO_STEPS = Training(lr=0.1, momentum=0.0, weight_decay=0.0, epochs=2, batch=1)
@@ -37,24 +37,24 @@ class Parabola(Net):
         nn.init.constant_(self.head.weight, start)
         self.double()
 
-    def forward(self, x: Tensor) -> Out:
+    def forward(self, x: Tensor) -> NetOutput:
         depth = (self.head.weight - x.flatten(1)).square() / 2 + 1  # [B, 1]
-        return Out(x.flatten(1), torch.cat([torch.zeros_like(depth), depth.expm1().log()], 1))
+        return NetOutput(x.flatten(1), torch.cat([torch.zeros_like(depth), depth.expm1().log()], 1))
 
 
 class PlainPixels:
     """Images as they are."""
 
-    def train(self, images: Tensor, draw: torch.Generator) -> Tensor:
-        return self.test(images)
+    def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
+        return self.normalize(images)
 
-    def test(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         return images.permute(0, 3, 1, 2).double()
 
 
-def dataset(target: int, size: int) -> Dataset:
+def dataset(target: int, size: int) -> ArrayDataset:
     images = torch.full((size, 1, 1, 1), target, dtype=torch.uint8)
-    return Dataset(images, torch.zeros(size, dtype=torch.int64))
+    return ArrayDataset(images, torch.zeros(size, dtype=torch.int64))
 
 
 class Losing(LocalEngine[Any, Any]):
@@ -62,7 +62,9 @@ class Losing(LocalEngine[Any, Any]):
 
     lost: Sequence[ClientId] = ()
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
         replies = super().exchange(inboxes, step)
         return {client: reply for client, reply in replies.items() if client not in self.lost}
 
@@ -94,9 +96,9 @@ class Parabolas:
 
     def round(self, who: Sequence[ClientId] | None = None, lost: Sequence[ClientId] = ()) -> None:
         """One round of the given clients (all), of which some replies are lost."""
-        chosen, step = sorted(self.sites) if who is None else who, Step(self.number, 1000)
+        chosen, step = sorted(self.sites) if who is None else who, RoundContext(self.number, 1000)
         self.engine.lost = lost
-        self.server = play_round(
+        self.server = run_round(
             self.method, self.site, self.server, self.engine, chosen, step, self._listen
         )
         self.number += 1
@@ -144,10 +146,14 @@ def reach(count: int, sgd: Training) -> float:
 class EvenAvg(Method):
     """FedAvg with one voice a client; buffers by the examples behind each."""
 
-    about: ClassVar[About] = About(label="EvenAvg", title="FedAvg with equal voices")
+    info: ClassVar[MethodInfo] = MethodInfo(label="EvenAvg", title="FedAvg with equal voices")
 
     def merge(
-        self, site: Site, server: Global, replies: Mapping[ClientId, Message], step: Step
-    ) -> Global:
+        self,
+        site: Site,
+        server: ServerState,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> ServerState:
         weights = tree.mean([reply.model.weights for reply in replies.values()], [1] * len(replies))
-        return Global(Model(weights, average(replies).buffers))
+        return ServerState(Model(weights, average_models(replies).buffers))

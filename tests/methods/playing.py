@@ -10,9 +10,9 @@ from torch import Tensor
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Mail, run_round
 from protofed.testing import toy_sites
 
 
@@ -56,8 +56,8 @@ def play(
     engine, server = LocalEngine(method, sites), method.init_server(site)
     mail: list[tuple[Mail, Mail]] = []
     for number in range(rounds):
-        step = Step(number, rounds if planned is None else planned)
-        server = play_round(
+        step = RoundContext(number, rounds if planned is None else planned)
+        server = run_round(
             method, site, server, engine, called, step, lambda *both: mail.append(both)
         )
     return Played(site, sites, server, {client: engine.state(client) for client in sites}, mail)
@@ -72,10 +72,10 @@ def after(method: AnyMethod, rounds: int = 2, planned: int | None = None) -> Mod
 def is_constant(received: Tensor, method: AnyMethod, inbox: Message) -> bool:
     """Whether a client's loss moves all of its model, and `received` not even where it could."""
     _, sites = toy_sites(method)
-    site, model = sites[1], sites[1].fresh()
+    site, model = sites[1], sites[1].initial_model()
     for leaf in (received, *model.weights.values()):
         leaf.requires_grad_()
-    batch = next(site.batches(Step(1, 4)))
+    batch = next(site.batches(RoundContext(1, 4)))
     method.loss(site, inbox, method.init_client(site), model, batch).backward()
     assert all(leaf.grad is not None for leaf in model.weights.values())
     return received.grad is None

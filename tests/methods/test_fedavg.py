@@ -9,20 +9,20 @@ import torch.nn.functional as F
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.site import Site, Step
+from protofed.core.site import RoundContext, Site
 from protofed.core.training import Training
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.engines.rounds import run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.testing import toy_sites
 
-STEP = Step(0, 1)
+STEP = RoundContext(0, 1)
 
 
-def plain_sgd(site: Site, step: Step) -> Model:
+def plain_sgd(site: Site, step: RoundContext) -> Model:
     """A centralised loop as everybody writes it, on the site's own net."""
     net = site.net
-    start = {**site.fresh().weights, **site.fresh().buffers}
+    start = {**site.initial_model().weights, **site.initial_model().buffers}
     net.load_state_dict(start)
     optimiser = torch.optim.SGD(
         net.parameters(),
@@ -35,7 +35,7 @@ def plain_sgd(site: Site, step: Step) -> Model:
         optimiser.zero_grad()
         F.cross_entropy(net(batch.x).logits, batch.y).backward()
         optimiser.step()
-    trained = site.fresh()
+    trained = site.initial_model()
     net.load_state_dict(start)
     return trained
 
@@ -44,7 +44,7 @@ def test_with_one_client_it_is_plain_sgd_bit_for_bit() -> None:
     server_site, sites = toy_sites(FedAvg())
     method = FedAvg()
     engine = LocalEngine(method, {2: sites[2]})
-    merged = play_round(method, server_site, method.init_server(server_site), engine, [2], STEP)
+    merged = run_round(method, server_site, method.init_server(server_site), engine, [2], STEP)
     assert tree.equal(merged.model, plain_sgd(sites[2], STEP))
 
 
@@ -88,9 +88,7 @@ def test_a_learning_rate_of_zero_leaves_the_weights() -> None:
     still = {c: replace(s, training=Training(lr=0, batch=8)) for c, s in sites.items()}
     method = FedAvg()
     server = method.init_server(server_site)
-    merged = play_round(
-        method, server_site, server, LocalEngine(method, still), sorted(still), STEP
-    )
+    merged = run_round(method, server_site, server, LocalEngine(method, still), sorted(still), STEP)
     assert tree.equal(merged.model.weights, server.model.weights)
 
 
@@ -108,7 +106,7 @@ def test_clients_with_equal_data_average_to_each_of_them() -> None:
 @pytest.mark.parametrize("size", [1, 2, 8, 9])
 def test_odd_client_sizes_stay_finite(size: int) -> None:
     server_site, sites = toy_sites(FedAvg())
-    small = replace(sites[3], train=sites[3].train.rows(torch.arange(size)))
+    small = replace(sites[3], train=sites[3].train.take(torch.arange(size)))
     method = FedAvg()
     reply, _ = method.train(small, method.publish(method.init_server(server_site)), None, STEP)
     assert all(leaf.isfinite().all() for leaf in tree.leaves(reply))

@@ -7,46 +7,46 @@ import torch
 from torch import nn
 
 from protofed.core import tree
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.engines.rounds import run_round
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedbn import FedBN, norms
+from protofed.methods.fedbn import FedBN, batch_norm_names
 from protofed.testing import toy_sites
 
 BN = ("encoder.1", "encoder.5")
 
 
 def test_it_finds_the_batch_norm_layers() -> None:
-    assert tuple(norms(toy_sites(FedBN())[0].net)) == BN
+    assert tuple(batch_norm_names(toy_sites(FedBN())[0].net)) == BN
 
 
 def test_it_warns_where_it_would_do_nothing() -> None:
     net = toy_sites(FedBN())[0].net
-    assert FedBN().caution(net) == ""
+    assert FedBN().warning(net) == ""
     net.encoder = nn.Flatten()
-    assert "FedBN is FedAvg" in FedBN().caution(net)
+    assert "FedBN is FedAvg" in FedBN().warning(net)
 
 
 def test_no_batch_norm_entry_ever_travels() -> None:
     site, sites = toy_sites(FedBN())
     method = FedBN()
     server = method.init_server(site)
-    inboxes = method.send(site, server, sorted(sites), Step(0, 1))
-    replies = LocalEngine(method, sites).exchange(inboxes, Step(0, 1))
+    inboxes = method.send(site, server, sorted(sites), RoundContext(0, 1))
+    replies = LocalEngine(method, sites).exchange(inboxes, RoundContext(0, 1))
     for message in (*inboxes.values(), *replies.values()):
         assert tree.nbytes(message.model.only(*BN)) == 0
         assert message.model.buffers == {}
-        assert set(message.model.weights) == set(site.fresh().without(*BN).weights)
+        assert set(message.model.weights) == set(site.initial_model().without(*BN).weights)
 
 
 def test_clients_share_everything_but_their_batch_norm() -> None:
     site, sites = toy_sites(FedBN())
     method, engine = FedBN(), LocalEngine(FedBN(), sites)
-    play_round(method, site, method.init_server(site), engine, sorted(sites), Step(0, 1))
+    run_round(method, site, method.init_server(site), engine, sorted(sites), RoundContext(0, 1))
     shared = method.init_server(site).model.weights.keys()
     assert shared.isdisjoint(engine.states[0].weights)
-    assert shared | engine.states[0].weights.keys() == site.fresh().weights.keys()
+    assert shared | engine.states[0].weights.keys() == site.initial_model().weights.keys()
     states = [engine.states[client] for client in sorted(sites)]
     for one, other in pairwise(states):
         assert one.weights.keys() == other.weights.keys() != set()
@@ -61,9 +61,9 @@ def test_on_one_client_it_equals_fedavg() -> None:
     bn, avg = LocalEngine(FedBN(), only), LocalEngine(FedAvg(), only)
     private, shared = FedBN().init_server(site), FedAvg().init_server(site)
     for number in range(2):
-        step = Step(number, 2)
-        private = play_round(FedBN(), site, private, bn, [1], step)
-        shared = play_round(FedAvg(), site, shared, avg, [1], step)
+        step = RoundContext(number, 2)
+        private = run_round(FedBN(), site, private, bn, [1], step)
+        shared = run_round(FedAvg(), site, shared, avg, [1], step)
     assert tree.equal(
         dict(sorted((private.model | bn.states[1]).weights.items())),
         dict(sorted(shared.model.weights.items())),
@@ -73,8 +73,10 @@ def test_on_one_client_it_equals_fedavg() -> None:
 def test_a_client_is_scored_with_its_own_statistics() -> None:
     site, sites = toy_sites(FedBN())
     method, engine = FedBN(), LocalEngine(FedBN(), sites)
-    server = play_round(method, site, method.init_server(site), engine, sorted(sites), Step(0, 1))
-    x, _ = next(sites[0].scan(sites[0].train))
+    server = run_round(
+        method, site, method.init_server(site), engine, sorted(sites), RoundContext(0, 1)
+    )
+    x, _ = next(sites[0].eval_batches(sites[0].train))
     answers = [
         method.predict(replace(sites[0]), method.publish(server), engine.states[c], x)
         for c in (0, 3)

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.feddc import FedDC, Memory
+from protofed.methods.feddc import FedDC, FedDCClient
 from protofed.methods.feddyn import FedDyn
 from protofed.methods.fedprox import FedProx
 from protofed.ops.drift import relative_size
@@ -108,21 +108,21 @@ def test_without_variates_and_alpha_a_client_does_as_with_fedavg_bit_for_bit() -
     site, sites = toy_sites(method)
     for number, client in enumerate(sites.values()):
         start = method.init_client(site)
-        state = Memory(tree.map(lambda w: w + 1, start.drift), start.variate)
-        inbox = Message(site.fresh(), extras={"variate": start.variate})
-        mine, _ = method.train(client, inbox, state, Step(number, 9))
-        theirs, _ = FedAvg().train(client, inbox, None, Step(number, 9))
+        state = FedDCClient(tree.map(lambda w: w + 1, start.drift), start.variate)
+        inbox = Message(site.initial_model(), extras={"variate": start.variate})
+        mine, _ = method.train(client, inbox, state, RoundContext(number, 9))
+        theirs, _ = FedAvg().train(client, inbox, None, RoundContext(number, 9))
         assert tree.equal(mine.model, theirs.model)
 
 
 def test_in_its_first_round_a_client_does_as_with_fedprox_and_feddyn() -> None:
     method = FedDC(alpha=2)
     site, sites = toy_sites(method)
-    inbox = method.send(site, method.init_server(site), [1], Step(0, 1))[1]
-    mine, _ = method.train(sites[1], inbox, method.init_client(site), Step(0, 1))
+    inbox = method.send(site, method.init_server(site), [1], RoundContext(0, 1))[1]
+    mine, _ = method.train(sites[1], inbox, method.init_client(site), RoundContext(0, 1))
     mu, dyn = 2 / relative_size(site, 1), FedDyn(alpha=2)
-    prox, _ = FedProx(mu=mu).train(sites[1], inbox, None, Step(0, 1))
-    other, _ = dyn.train(sites[1], inbox, dyn.init_client(site), Step(0, 1))
+    prox, _ = FedProx(mu=mu).train(sites[1], inbox, None, RoundContext(0, 1))
+    other, _ = dyn.train(sites[1], inbox, dyn.init_client(site), RoundContext(0, 1))
     torch.testing.assert_close(mine.model.weights, prox.model.weights)
     torch.testing.assert_close(mine.model.weights, other.model.weights)
 
@@ -130,12 +130,12 @@ def test_in_its_first_round_a_client_does_as_with_fedprox_and_feddyn() -> None:
 def test_the_loss_is_a_loop_over_all_weights() -> None:
     method = FedDC(alpha=0.7)
     _, sites = toy_sites(method)
-    site, batch, r = sites[3], next(sites[3].batches(Step(0, 1))), 40 * 4 / 114
-    model = site.fresh()
-    start = tree.map(lambda w: w.float() + 0.1, site.fresh())
+    site, batch, r = sites[3], next(sites[3].batches(RoundContext(0, 1))), 40 * 4 / 114
+    model = site.initial_model()
+    start = tree.map(lambda w: w.float() + 0.1, site.initial_model())
     h, g, G = (tree.map(fn, model.weights) for fn in (torch.sin, torch.cos, torch.tanh))
     inbox = Message(start, extras={"variate": G})
-    found = method.loss(site, inbox, Memory(h, g), tree.clone(model), batch).item()
+    found = method.loss(site, inbox, FedDCClient(h, g), tree.clone(model), batch).item()
     expected = EvenAvg().loss(site, inbox, None, tree.clone(model), batch).item()
     for name, w in model.weights.items():
         expected += 0.7 / (2 * r) * float((w - (start.weights[name] - h[name])).square().sum())
@@ -146,7 +146,7 @@ def test_the_loss_is_a_loop_over_all_weights() -> None:
 def test_buffers_are_fedavgs_and_have_neither_drift_nor_variate() -> None:
     method = FedDC()
     site, sites = toy_sites(method)
-    server, step = method.init_server(site), Step(0, 1)
+    server, step = method.init_server(site), RoundContext(0, 1)
     inboxes = method.send(site, server, [0, 3], step)
     replies = {
         c: method.train(sites[c], inboxes[c], method.init_client(site), step)[0] for c in (0, 3)
@@ -161,10 +161,10 @@ def test_without_a_learning_rate_nothing_moves() -> None:
     method = FedDC()
     site, sites = toy_sites(method)
     still = replace(sites[1], training=replace(sites[1].training, lr=0.0))
-    ones = tree.map(torch.ones_like, site.fresh().weights)
-    inbox = Message(site.fresh(), extras={"variate": ones})
-    reply, new = method.train(still, inbox, Memory(ones, ones), Step(0, 1))
-    assert tree.equal(new, Memory(ones, ones))
+    ones = tree.map(torch.ones_like, site.initial_model().weights)
+    inbox = Message(site.initial_model(), extras={"variate": ones})
+    reply, new = method.train(still, inbox, FedDCClient(ones, ones), RoundContext(0, 1))
+    assert tree.equal(new, FedDCClient(ones, ones))
     assert not any(leaf.any() for leaf in tree.leaves(reply.extras))
 
 

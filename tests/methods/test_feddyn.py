@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.feddyn import FedDyn
 from protofed.methods.fedprox import FedProx
 from protofed.ops.drift import relative_size
-from protofed.ops.losses import proximal
+from protofed.ops.losses import proximal_term
 from protofed.testing import toy_sites
 from tests.methods.parabolas import (
     ROUNDS,
@@ -94,11 +94,11 @@ def test_alpha_and_clip_move_the_result(method: FedDyn) -> None:
 def test_in_its_first_round_a_client_does_as_with_fedprox() -> None:
     method = FedDyn(alpha=2, clip=0)
     site, sites = toy_sites(method)
-    inbox = Message(site.fresh())
+    inbox = Message(site.initial_model())
     for client in sites.values():
-        mine, _ = method.train(client, inbox, method.init_client(client), Step(0, 1))
+        mine, _ = method.train(client, inbox, method.init_client(client), RoundContext(0, 1))
         mu = 2 / relative_size(client, client.id)
-        theirs, _ = FedProx(mu=mu).train(client, inbox, None, Step(0, 1))
+        theirs, _ = FedProx(mu=mu).train(client, inbox, None, RoundContext(0, 1))
         torch.testing.assert_close(mine.model.weights, theirs.model.weights)
 
 
@@ -106,8 +106,8 @@ def test_the_loss_is_the_codes_but_for_a_constant() -> None:
     """CE + a <w, s - start> + a / 2 ||w||^2, over weights; buffers do not count."""
     method = FedDyn(alpha=0.7)
     _, sites = toy_sites(method)
-    site, batch = sites[1], next(sites[1].batches(Step(0, 1)))
-    inbox = Message(site.fresh())
+    site, batch = sites[1], next(sites[1].batches(RoundContext(0, 1)))
+    inbox = Message(site.initial_model())
     state = tree.map(lambda w: 0.1 * w.sin(), inbox.model.weights)
     alpha = 0.7 / (4 * 24 / 114)
     gaps = []
@@ -122,20 +122,20 @@ def test_the_loss_is_the_codes_but_for_a_constant() -> None:
         task = EvenAvg().loss(site, inbox, None, model, batch).item()
         gaps.append(value - task - alpha * term)
     assert gaps == pytest.approx([gaps[0]] * 3, abs=1e-4)
-    constant = proximal(inbox.model, tree.map(torch.zeros_like, inbox.model)).item()
+    constant = proximal_term(inbox.model, tree.map(torch.zeros_like, inbox.model)).item()
     assert gaps[0] == pytest.approx(alpha * constant, abs=1e-4)
 
 
 def test_buffers_are_averaged_by_size_and_have_no_state() -> None:
     method = FedDyn()
     site, sites = toy_sites(method)
-    server, step = method.init_server(site), Step(0, 1)
+    server, step = method.init_server(site), RoundContext(0, 1)
     inboxes = method.send(site, server, [0, 3], step)
     outcomes = {
         c: method.train(sites[c], inboxes[c], method.init_client(site), step) for c in (0, 3)
     }
     merged = method.merge(site, server, {c: reply for c, (reply, _) in outcomes.items()}, step)
-    assert merged.drift.keys() == outcomes[0][1].keys() == site.fresh().weights.keys()
+    assert merged.drift.keys() == outcomes[0][1].keys() == site.initial_model().weights.keys()
     for name, leaf in merged.model.buffers.items():
         parts = [outcomes[c][0].model.buffers[name].double() for c in (0, 3)]
         expected = (17 * parts[0] + 40 * parts[1]) / 57

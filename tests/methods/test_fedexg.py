@@ -6,26 +6,32 @@ from itertools import chain
 import torch
 
 from protofed.core import tree
-from protofed.core.fit import fit
+from protofed.core.fit import fit_model
 from protofed.core.message import Message
 from protofed.core.method import Method
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Mail, run_round
 from protofed.methods.fedexg import FedExg
-from protofed.ops.exchange import Exchanging
+from protofed.ops.exchange import ExchangeServer
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after
 
 
 def one_round(
     sites: dict[ClientId, Site], site: Site
-) -> tuple[Exchanging, list[tuple[Mail, Mail]]]:
+) -> tuple[ExchangeServer, list[tuple[Mail, Mail]]]:
     method, mail = FedExg(), list[tuple[Mail, Mail]]()
     start = method.init_server(site)
     engine = LocalEngine(method, sites)
-    server = play_round(
-        method, site, start, engine, sorted(sites), Step(0, 1), lambda *both: mail.append(both)
+    server = run_round(
+        method,
+        site,
+        start,
+        engine,
+        sorted(sites),
+        RoundContext(0, 1),
+        lambda *both: mail.append(both),
     )
     return server, mail
 
@@ -42,7 +48,7 @@ def test_every_model_is_trained_on_at_another_client() -> None:
         assert len(givers) == 1
         assert givers != [client]
     assert len({float(m.model.weights["head.bias"][0]) for m in second.values()}) == len(sites)
-    assert server.box == {}
+    assert server.pending_replies == {}
 
 
 def test_the_mean_is_by_the_hosts_sizes() -> None:
@@ -60,10 +66,10 @@ def test_the_first_leg_leaves_the_product_alone() -> None:
     method = FedExg()
     site, sites = toy_sites(method)
     start = method.init_server(site)
-    reply, _ = method.train(sites[1], method.publish(start), None, Step(0, 1))
-    between = method.merge(site, start, {1: reply}, Step(0, 1))
+    reply, _ = method.train(sites[1], method.publish(start), None, RoundContext(0, 1))
+    between = method.merge(site, start, {1: reply}, RoundContext(0, 1))
     assert tree.equal(between.model, start.model)
-    assert tree.equal(between.box, {1: reply})
+    assert tree.equal(between.pending_replies, {1: reply})
 
 
 def test_alone_and_without_momentum_it_is_one_training_over_both_legs() -> None:
@@ -72,24 +78,24 @@ def test_alone_and_without_momentum_it_is_one_training_over_both_legs() -> None:
     site, sites = toy_sites(method)
     client = replace(sites[2], training=replace(sites[2].training, epochs=1, momentum=0.0))
     server, _ = one_round({2: client}, site)
-    batches = chain(client.batches(Step(0, 1, 0)), client.batches(Step(0, 1, 1)))
-    inbox = Message(site.fresh())
-    plain = fit(
-        site.fresh(),
+    batches = chain(client.batches(RoundContext(0, 1, 0)), client.batches(RoundContext(0, 1, 1)))
+    inbox = Message(site.initial_model())
+    plain = fit_model(
+        site.initial_model(),
         batches,
         lambda model, batch: Method().loss(client, inbox, None, model, batch),
         client.training,
     )
-    assert tree.equal(server.model, plain.thing)
+    assert tree.equal(server.model, plain.trained)
 
 
 def test_a_box_left_over_by_a_lost_round_is_thrown_away() -> None:
     method = FedExg()
     site, sites = toy_sites(method)
     start = method.init_server(site)
-    reply, _ = method.train(sites[1], method.publish(start), None, Step(0, 2))
-    stale = method.merge(site, start, {0: reply, 3: reply}, Step(0, 2))
-    assert list(method.merge(site, stale, {1: reply}, Step(1, 2)).box) == [1]
+    reply, _ = method.train(sites[1], method.publish(start), None, RoundContext(0, 2))
+    stale = method.merge(site, start, {0: reply, 3: reply}, RoundContext(0, 2))
+    assert list(method.merge(site, stale, {1: reply}, RoundContext(1, 2)).pending_replies) == [1]
 
 
 def test_full_epochs_train_longer() -> None:

@@ -14,12 +14,12 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Mail, run_round
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedga import Before, FedGA, Shared, adjusted
-from protofed.ops.holdout import hold_out
+from protofed.methods.fedga import FedGA, FedGAClient, FedGAServer, adjust_weights
+from protofed.ops.holdout import split_site
 from protofed.testing import check_method, toy_sites
 
 ALL = [0, 1, 2, 3]
@@ -42,13 +42,13 @@ class Run:
         self.mail: list[tuple[Mail, Mail]] = []
         for number in range(rounds):
             self.servers.append(
-                play_round(
+                run_round(
                     method,
                     self.site,
                     self.servers[-1],
                     self.engine,
                     who(number),
-                    Step(number, rounds),
+                    RoundContext(number, rounds),
                     lambda *both: self.mail.append(both),
                 )
             )
@@ -71,19 +71,19 @@ def told(value: float, gap: float | None = None) -> Message:
 def test_shares_after_gaps_in_accuracy() -> None:
     before, after = (0.9, 0.8, 0.7), (0.8, 0.8, 0.72)
     gaps = {n: b - a for n, (b, a) in enumerate(zip(before, after, strict=True))}
-    found = adjusted(THIRDS, gaps, 0.2 / 3, centred=False)
+    found = adjust_weights(THIRDS, gaps, 0.2 / 3, centred=False)
     assert found.tolist() == pytest.approx([0.37974684, 0.3164557, 0.30379747], abs=1e-8)
 
 
 def test_shares_after_gaps_in_loss() -> None:
     gaps = {n: after - 0.5 for n, after in enumerate((0.7, 0.5, 0.4))}
-    found = adjusted(THIRDS, gaps, 0.2 / 3, centred=False)
+    found = adjust_weights(THIRDS, gaps, 0.2 / 3, centred=False)
     assert found.tolist() == pytest.approx([0.38709677, 0.32258065, 0.29032258], abs=1e-8)
 
 
 def test_centred_gaps_move_shares_by_their_distance_from_the_mean() -> None:
     """Gaps .3, .2, .1: minus .2 they are .1, 0, -.1, so the shares move by +step, 0, -step."""
-    found = adjusted(THIRDS, {0: 0.3, 1: 0.2, 2: 0.1}, 0.05, centred=True)
+    found = adjust_weights(THIRDS, {0: 0.3, 1: 0.2, 2: 0.1}, 0.05, centred=True)
     assert found.tolist() == pytest.approx([1 / 3 + 0.05, 1 / 3, 1 / 3 - 0.05])
 
 
@@ -94,23 +94,23 @@ def test_centred_gaps_move_shares_by_their_distance_from_the_mean() -> None:
 def test_without_gaps_that_differ_the_shares_are_kept(
     gaps: dict[int, float], centred: bool
 ) -> None:
-    assert torch.equal(adjusted(THIRDS, gaps, 0.1, centred), THIRDS)
+    assert torch.equal(adjust_weights(THIRDS, gaps, 0.1, centred), THIRDS)
 
 
 def test_shares_stay_between_zero_and_one_and_sum_to_one() -> None:
     shares = torch.tensor([0.01, 0.04, 0.95], dtype=torch.float64)
-    found = adjusted(shares, {0: -1.0, 1: 0.5, 2: 1.0}, 0.2, centred=False)
+    found = adjust_weights(shares, {0: -1.0, 1: 0.5, 2: 1.0}, 0.2, centred=False)
     assert found.tolist() == pytest.approx([0, 0.14 / 1.14, 1 / 1.14])
-    assert torch.equal(adjusted(THIRDS, {0: -1.0, 1: -1.0, 2: -1.0}, 2.0, False), THIRDS)
+    assert torch.equal(adjust_weights(THIRDS, {0: -1.0, 1: -1.0, 2: -1.0}, 2.0, False), THIRDS)
 
 
 def test_who_tells_no_gap_keeps_its_share() -> None:
     shares = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
-    found = adjusted(shares, {1: 0.2, 3: -0.1}, 0.06, centred=False)
+    found = adjust_weights(shares, {1: 0.2, 3: -0.1}, 0.06, centred=False)
     moved = [0.3 + 0.06, 0.1 - 0.03]
     scale = 0.4 / sum(moved)
     assert found.tolist() == pytest.approx([0.4, moved[0] * scale, 0.2, moved[1] * scale])
-    assert adjusted(shares, {2: 0.7}, 0.06, centred=False).tolist() == pytest.approx(
+    assert adjust_weights(shares, {2: 0.7}, 0.06, centred=False).tolist() == pytest.approx(
         shares.tolist()
     )
 
@@ -118,10 +118,10 @@ def test_who_tells_no_gap_keeps_its_share() -> None:
 def test_a_gap_acts_in_the_merge_that_it_comes_with_and_steps_shrink() -> None:
     """Gaps that arrive in round r are of t = r - 1, whose step is .2 (1 - (t - 1) / T)."""
     method, site = FedGA(), toy_sites(FedGA())[0]
-    start = Shared(told(0).model, torch.full((4,), 0.25, dtype=torch.float64))
+    start = FedGAServer(told(0).model, torch.full((4,), 0.25, dtype=torch.float64))
     for number, size in ((1, 0.2 * 11 / 10), (2, 0.2), (9, 0.2 * 3 / 10)):
         replies = {c: told(c, gap) for c, gap in enumerate((0.4, 0.2, 0.0, -0.4))}
-        server = method.merge(site, start, replies, Step(number, 10))
+        server = method.merge(site, start, replies, RoundContext(number, 10))
         shares = [0.25 + size / 4 * part for part in (1, 0.5, 0, -1)]
         expected = [share / sum(shares) for share in shares]
         assert server.shares.tolist() == pytest.approx(expected)
@@ -132,9 +132,9 @@ def test_a_gap_acts_in_the_merge_that_it_comes_with_and_steps_shrink() -> None:
 
 def test_of_those_who_came_shares_are_made_whole_and_zeros_count_alike() -> None:
     method, site = FedGA(), toy_sites(FedGA())[0]
-    start = Shared(told(0).model, torch.tensor([0.6, 0.4, 0.0, 0.0], dtype=torch.float64))
+    start = FedGAServer(told(0).model, torch.tensor([0.6, 0.4, 0.0, 0.0], dtype=torch.float64))
     for who, mean in (([0, 1], 0.4), ([1, 3], 1.0), ([2, 3], 2.5)):
-        server = method.merge(site, start, {c: told(c) for c in who}, Step(0, 10))
+        server = method.merge(site, start, {c: told(c) for c in who}, RoundContext(0, 10))
         assert server.model.weights["w"].item() == pytest.approx(mean)
         assert torch.equal(server.shares, start.shares)
 
@@ -146,11 +146,11 @@ def test_a_gap_is_the_received_model_against_the_own_one_on_held_out_images(metr
     for number in (1, 2):
         for client, gap in run.gaps(number).items():
             site = run.engine.sites[client]
-            rest, held = hold_out(site, 0.3)
-            x = site.pixels.test(held.images)
+            rest, held = split_site(site, 0.3)
+            x = site.pixels.normalize(held.images)
             faults = []
             for model in (run.mail[number][0][client].model, run.mail[number - 1][1][client].model):
-                logits = site.look(model, x).logits
+                logits = site.forward_eval(model, x).logits
                 right = sum(
                     int(row.argmax() == y) for row, y in zip(logits, held.labels, strict=True)
                 )
@@ -159,13 +159,15 @@ def test_a_gap_is_the_received_model_against_the_own_one_on_held_out_images(metr
             assert gap == pytest.approx(faults[0] - faults[1], abs=1e-6)
             assert run.mail[number][1][client].size == len(rest.train)
         assert list(run.gaps(number)) == ALL
-    assert method.travels.up == ("model", "gap")
+    assert method.payload.up == ("model", "gap")
 
 
 def test_held_out_images_are_never_trained_on() -> None:
     site = toy_sites(FedGA())[1][3]
-    reply, _ = FedGA().train(site, Message(site.fresh()), None, Step(0, 1))
-    other, _ = FedAvg().train(hold_out(site, 0.1)[0], Message(site.fresh()), None, Step(0, 1))
+    reply, _ = FedGA().train(site, Message(site.initial_model()), None, RoundContext(0, 1))
+    other, _ = FedAvg().train(
+        split_site(site, 0.1)[0], Message(site.initial_model()), None, RoundContext(0, 1)
+    )
     assert tree.equal(reply.model, other.model)
 
 
@@ -202,7 +204,7 @@ def test_only_who_came_twice_in_a_row_tells_a_gap() -> None:
 
 def test_a_client_with_one_image_trains_on_it_and_tells_no_gap() -> None:
     _, sites = toy_sites(FedGA())
-    one = replace(sites[2], train=sites[2].train.rows(torch.tensor([5])))
+    one = replace(sites[2], train=sites[2].train.take(torch.tensor([5])))
     run = Run(FedGA(), sites={**sites, 2: one})
     assert [list(run.gaps(number)) for number in range(3)] == [[], [0, 1, 3], [0, 1, 3]]
     assert run.engine.states[2] is None
@@ -212,7 +214,7 @@ def test_a_client_with_one_image_trains_on_it_and_tells_no_gap() -> None:
 
 def test_a_clients_state_is_two_numbers_of_its_last_round() -> None:
     states = Run(FedGA()).engine.states
-    assert all(isinstance(state, Before) and state.round == 2 for state in states.values())
+    assert all(isinstance(state, FedGAClient) and state.round == 2 for state in states.values())
 
 
 def test_it_holds_the_contract_with_losses_and_centred_gaps() -> None:

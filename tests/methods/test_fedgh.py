@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
-from protofed.core.method import Global
+from protofed.core.method import ServerState
 from protofed.core.model import Model, Net
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.methods.fedgh import FedGH
 from protofed.methods.local import Local
 from protofed.testing import toy_sites
 from tests.methods.playing import play
 
 
-def zero_head(classes: int, features: int) -> Global:
+def zero_head(classes: int, features: int) -> ServerState:
     weights = {"head.weight": torch.zeros(classes, features), "head.bias": torch.zeros(classes)}
-    return Global(Model(weights))
+    return ServerState(Model(weights))
 
 
 def table(vectors: Tensor, labels: Sequence[int]) -> Prototypes:
@@ -52,7 +52,9 @@ def test_a_step_of_the_head_from_zero() -> None:
         client: Message(protos=table(torch.eye(2)[client : client + 1], [client]), size=1)
         for client in (0, 1)
     }
-    head = method.merge(toy_sites(method)[0], zero_head(2, 2), replies, Step(0, 1)).model.weights
+    head = method.merge(
+        toy_sites(method)[0], zero_head(2, 2), replies, RoundContext(0, 1)
+    ).model.weights
     expected = torch.tensor([[0.25, -0.25], [-0.25, 0.25]])
     torch.testing.assert_close(head["head.weight"], expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(head["head.bias"], torch.zeros(2), rtol=0, atol=1e-6)
@@ -66,7 +68,7 @@ def test_the_heads_training_is_softmax_regression_in_a_loop() -> None:
         1: Message(protos=table(z[4:], labels[4:]), size=1),
     }
     site = toy_sites(method)[0]
-    head = method.merge(site, zero_head(4, 3), replies, Step(5, 9)).model.weights
+    head = method.merge(site, zero_head(4, 3), replies, RoundContext(5, 9)).model.weights
     weight, bias = torch.zeros(4, 3), torch.zeros(4)
     for epoch in range(3):
         order = torch.randperm(10, generator=site.rng("head", 5, epoch)).tolist()
@@ -84,20 +86,20 @@ def test_the_heads_training_is_softmax_regression_in_a_loop() -> None:
 
 def test_the_head_goes_on_from_where_it_was() -> None:
     method, run = FedGH(server_epochs=3), play(FedGH(server_epochs=3))
-    again = method.merge(run.site, run.server, run.up[1], Step(1, 2))
+    again = method.merge(run.site, run.server, run.up[1], RoundContext(1, 2))
     assert not tree.equal(again, run.server)
     first = play(method, 1).server
-    assert tree.equal(method.merge(run.site, first, run.up[1], Step(1, 2)), run.server)
+    assert tree.equal(method.merge(run.site, first, run.up[1], RoundContext(1, 2)), run.server)
 
 
 def test_without_server_training_clients_only_get_their_heads_reset() -> None:
     run = play(FedGH(server_epochs=0), 3)
-    first = run.site.fresh().only("head")
+    first = run.site.initial_model().only("head")
     assert tree.equal(run.server.model, first)
     for client, site in run.sites.items():
-        model = site.fresh()
+        model = site.initial_model()
         for number in range(3):
-            _, model = Local().train(site, Message(), model | first, Step(number, 3))
+            _, model = Local().train(site, Message(), model | first, RoundContext(number, 3))
         assert tree.equal(run.states[client], model)
 
 
@@ -113,10 +115,13 @@ def test_one_clients_head_is_trained_on_its_own_prototypes() -> None:
     assert protos is not None
     assert protos.labels.tolist() == [0, 1, 3, 4]  # client 2 lacks class 2
     site, model = run.sites[2], run.states[2]
-    z = site.look(model, site.pixels.test(site.train.images)).z
+    z = site.forward_eval(model, site.pixels.normalize(site.train.images)).z
     for vector, label in zip(protos.vectors, protos.labels, strict=True):
         torch.testing.assert_close(vector, z[site.train.labels == label].mean(0))
-    start, end = run.site.fresh().weights["head.bias"], run.server.model.weights["head.bias"]
+    start, end = (
+        run.site.initial_model().weights["head.bias"],
+        run.server.model.weights["head.bias"],
+    )
     assert end[2] < start[2]  # a class that nobody holds is only pushed away
 
 
@@ -133,11 +138,11 @@ def test_only_the_head_goes_down_and_only_prototypes_come_up() -> None:
 def test_a_client_is_scored_with_its_own_head_and_the_global_one_beside() -> None:
     method, run = FedGH(), play(FedGH())
     site, state, inbox = run.sites[1], run.states[1], method.publish(run.server)
-    x = site.pixels.test(site.train.images)
-    z, head = site.look(state, x).z, run.server.model.weights
+    x = site.pixels.normalize(site.train.images)
+    z, head = site.forward_eval(state, x).z, run.server.model.weights
     own = method.predict(site, inbox, state, x)
-    assert torch.equal(own, site.look(state, x).logits)
-    theirs = method.opinions(site, inbox, state, x)["global head"]
+    assert torch.equal(own, site.forward_eval(state, x).logits)
+    theirs = method.auxiliary_predictions(site, inbox, state, x)["global head"]
     torch.testing.assert_close(theirs, z @ head["head.weight"].T + head["head.bias"])
     assert not torch.equal(own, theirs)
 
@@ -146,11 +151,11 @@ def test_clients_may_have_different_extractors() -> None:
     run = play(FedGH(server_epochs=5), sites=mixed_sites())
     assert run.states[0].weights.keys() != run.states[1].weights.keys()
     assert tree.finite(run.states)
-    assert not tree.equal(run.server.model, run.site.fresh().only("head"))
+    assert not tree.equal(run.server.model, run.site.initial_model().only("head"))
     for client, site in run.sites.items():  # the second round began with the first one's head
         told = run.down[1][client].model
         before = play(FedGH(server_epochs=5), 1, sites=mixed_sites()).states[client]
-        _, model = Local().train(site, Message(), before | told, Step(1, 2))
+        _, model = Local().train(site, Message(), before | told, RoundContext(1, 2))
         assert tree.equal(run.states[client], model)
 
 
@@ -161,13 +166,13 @@ def test_features_of_different_widths_are_refused() -> None:
         for client, width in enumerate((8, 3))
     }
     with pytest.raises(ProtofedError, match="client 0: 8, client 1: 3"):
-        method.merge(site, method.init_server(site), replies, Step(0, 1))
+        method.merge(site, method.init_server(site), replies, RoundContext(0, 1))
 
 
 def test_who_is_absent_keeps_its_model() -> None:
     run = play(FedGH(server_epochs=1), who=[1, 3])
-    assert tree.equal(run.states[0], run.sites[0].fresh())
-    assert not tree.equal(run.states[1], run.sites[1].fresh())
+    assert tree.equal(run.states[0], run.sites[0].initial_model())
+    assert not tree.equal(run.states[1], run.sites[1].initial_model())
 
 
 @pytest.mark.parametrize("wrong", [{"server_lr": 0.0}, {"server_epochs": -1}, {"server_batch": 0}])

@@ -15,18 +15,18 @@ from protofed.core.message import Message
 from protofed.core.model import Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
-from protofed.core.site import Batch, Site, Step
+from protofed.core.site import RoundContext, Site, TrainingBatch
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedlsa import Anchored, FedLSA
-from protofed.ops.hypersphere import Unit
-from protofed.ops.seedling import grown
+from protofed.methods.fedlsa import FedLSA, FedLSAServer
+from protofed.ops.hypersphere import UnitNorm
+from protofed.ops.seedling import generate_vectors
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after, is_constant, play
 
 SMALL: dict[str, Any] = {"features": 6, "server_epochs": 20}
 
 
-def anchors_of(server: Anchored) -> Tensor:
+def anchors_of(server: FedLSAServer) -> Tensor:
     assert server.anchors is not None
     return server.anchors
 
@@ -35,17 +35,18 @@ def bare_site() -> Site:
     """A site whose net puts 3 numbers on the sphere and classifies them."""
     head = nn.Linear(3, 3)
     nn.init.zeros_(head.weight)
-    net = Net(nn.Flatten(), Unit(), head, width=3)
+    net = Net(nn.Flatten(), UnitNorm(), head, width=3)
     return replace(toy_sites(FedAvg())[1][0], net=net, classes=3)
 
 
 def added(method: FedLSA, h: Tensor, y: Tensor, anchors: Tensor) -> float:
     """What the anchors add to cross entropy for features h [B, 3]."""
     site = bare_site()
-    batch = Batch(h[:, :, None, None], y, Step(0, 1), 0, 0)
+    batch = TrainingBatch(h[:, :, None, None], y, RoundContext(0, 1), 0, 0)
     inbox = Message(extras={"anchors": anchors})
     whole, plain = (
-        method.loss(site, inbox_, None, site.fresh(), batch).item() for inbox_ in (inbox, Message())
+        method.loss(site, inbox_, None, site.initial_model(), batch).item()
+        for inbox_ in (inbox, Message())
     )
     return whole - plain
 
@@ -110,9 +111,9 @@ def test_anchors_have_length_one_unless_switched_off() -> None:
 def test_training_anchors_leaves_the_model_alone() -> None:
     method = FedLSA(**SMALL)
     site, _ = toy_sites(method)
-    server, model = method.init_server(site), site.fresh()
+    server, model = method.init_server(site), site.initial_model()
     assert tree.equal(server.model, model)
-    merged = method.merge(site, server, {0: Message(model, size=3)}, Step(0, 1))
+    merged = method.merge(site, server, {0: Message(model, size=3)}, RoundContext(0, 1))
     assert tree.equal(merged.model, model)
     assert not torch.equal(anchors_of(merged), anchors_of(server))
 
@@ -123,7 +124,11 @@ def test_a_step_on_the_anchors_is_one_along_equations_3_to_5(sep_form: Any) -> N
     site, _ = toy_sites(method)
     start = replace(method, server_epochs=0).init_server(site)
     seeds = {name: leaf.clone().requires_grad_() for name, leaf in start.seedling.items()}
-    anchors, head, total = F.normalize(grown(seeds)), start.model.weights, torch.zeros(())
+    anchors, head, total = (
+        F.normalize(generate_vectors(seeds)),
+        start.model.weights,
+        torch.zeros(()),
+    )
     for i in range(5):
         scores = head["head.weight"] @ anchors[i] + head["head.bias"]
         total = total - scores.softmax(0)[i].log() / 5
@@ -149,9 +154,9 @@ def test_seeds_live_on_from_round_to_round() -> None:
     method = FedLSA(**SMALL)
     site, _ = toy_sites(method)
     start = method.init_server(site)
-    reply = {0: Message(site.fresh(), size=3)}
-    once = method.merge(site, start, reply, Step(0, 2))
-    twice = method.merge(site, once, reply, Step(1, 2))
+    reply = {0: Message(site.initial_model(), size=3)}
+    once = method.merge(site, start, reply, RoundContext(0, 2))
+    twice = method.merge(site, once, reply, RoundContext(1, 2))
     assert not tree.equal(once.seedling, start.seedling)
     assert not tree.equal(twice.seedling, once.seedling)
 
@@ -166,7 +171,7 @@ def test_switched_off_there_are_no_anchors_in_round_zero() -> None:
 
 def margins(anchors: Tensor) -> Tensor:
     own = torch.arange(len(anchors))
-    return Prototypes(anchors, own, torch.ones_like(own)).margins()
+    return Prototypes(anchors, own, torch.ones_like(own)).class_margins()
 
 
 def test_margins_of_two_axes_and_their_middle() -> None:

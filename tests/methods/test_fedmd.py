@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model, Net
-from protofed.core.site import ClientId, Dataset, Site, Step
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
 from protofed.methods.fedmd import FedMD
 from protofed.methods.local import Local
-from protofed.ops.mutual import digest, public_logits
+from protofed.ops.mutual import fit_consensus, public_logits
 from protofed.testing import toy_sites
 from tests.methods.playing import play
 
@@ -42,7 +42,7 @@ def mixed_sites() -> dict[ClientId, Site]:
 def two_classes(site: Site) -> Site:
     """A site with a linear net and two classes that trains without moving."""
     net = Net(nn.Flatten(), nn.Identity(), nn.Linear(192, 2), width=192)
-    train = Dataset(site.train.images, site.train.labels % 2)
+    train = ArrayDataset(site.train.images, site.train.labels % 2)
     training = replace(site.training, lr=0.0)
     return replace(site, net=net, classes=2, train=train, training=training)
 
@@ -56,20 +56,20 @@ def test_two_parties_meet_in_the_middle() -> None:
         client: Model({"head.weight": torch.zeros(2, 192), "head.bias": bias})
         for client, bias in biases.items()
     }
-    ask = method.send(site, method.init_server(site), [0, 1], Step(0, 1))
-    said = {c: method.train(sites[c], ask[c], states[c], Step(0, 1))[0] for c in sites}
-    server = method.merge(site, method.init_server(site), said, Step(0, 1))
+    ask = method.send(site, method.init_server(site), [0, 1], RoundContext(0, 1))
+    said = {c: method.train(sites[c], ask[c], states[c], RoundContext(0, 1))[0] for c in sites}
+    server = method.merge(site, method.init_server(site), said, RoundContext(0, 1))
     torch.testing.assert_close(server.consensus, torch.ones(20, 2), rtol=0, atol=1e-6)
-    told = method.send(site, server, [0, 1], Step(0, 1, 1))
+    told = method.send(site, server, [0, 1], RoundContext(0, 1, 1))
     for client in sites:
-        reply, _ = method.train(sites[client], told[client], states[client], Step(0, 1, 1))
+        reply, _ = method.train(sites[client], told[client], states[client], RoundContext(0, 1, 1))
         assert reply.metrics["digest"] == pytest.approx(1, abs=1e-6)
 
 
 def test_the_consensus_is_the_plain_mean_over_those_who_replied() -> None:
     method, run = FedMD(), play(FedMD(), 1)
     some = {client: reply for client, reply in run.up[0].items() if client != 2}
-    server = method.merge(run.site, method.init_server(run.site), some, Step(0, 1))
+    server = method.merge(run.site, method.init_server(run.site), some, RoundContext(0, 1))
     assert [reply.size for reply in some.values()] == [17, 24, 40]  # sizes do not count
     for row in range(20):
         total = sum((extra(reply, "logits")[row] for reply in some.values()), torch.zeros(5))
@@ -102,10 +102,12 @@ def test_digesting_makes_parties_say_more_alike() -> None:
 
 def test_a_round_is_digesting_and_then_private_training() -> None:
     run, method = play(FedMD(digest_epochs=2), 1), FedMD(digest_epochs=2)
-    site, told, start = run.sites[1], run.down[1][1], run.sites[1].fresh()
+    site, told, start = run.sites[1], run.down[1][1], run.sites[1].initial_model()
     rows, consensus = extra(told, "rows"), extra(told, "consensus")
-    middle = digest(site, start, rows, consensus, Step(0, 1, 1), method.digest_epochs).thing
-    _, end = Local().train(site, Message(), middle, Step(0, 1))
+    middle = fit_consensus(
+        site, start, rows, consensus, RoundContext(0, 1, 1), method.digest_epochs
+    ).trained
+    _, end = Local().train(site, Message(), middle, RoundContext(0, 1))
     assert tree.equal(end, run.states[1])
     assert not tree.equal(middle, start)
 
@@ -133,8 +135,8 @@ def test_a_party_answers_in_the_order_of_the_rows() -> None:
     assert said.shape == (5, 5)
     site = run.sites[3]
     for row, logits in zip(rows.tolist(), said, strict=True):
-        x = site.pixels.test(site.public[row : row + 1])
-        torch.testing.assert_close(logits, site.look(site.fresh(), x).logits[0])
+        x = site.pixels.normalize(site.public[row : row + 1])
+        torch.testing.assert_close(logits, site.forward_eval(site.initial_model(), x).logits[0])
 
 
 def test_no_weights_travel_and_the_second_reply_carries_nothing() -> None:
@@ -156,15 +158,15 @@ def test_parties_may_have_nets_of_any_width() -> None:
         state = run.states[client]
         assert tree.finite(state)
         assert not tree.equal(state, alone.states[client])
-        x = site.pixels.test(site.train.images)
+        x = site.pixels.normalize(site.train.images)
         scores = FedMD().predict(site, FedMD().publish(run.server), state, x)
-        assert torch.equal(scores, site.look(state, x).logits)
+        assert torch.equal(scores, site.forward_eval(state, x).logits)
 
 
 def test_who_is_absent_keeps_its_model() -> None:
     run = play(FedMD(), who=[1, 3])
-    assert tree.equal(run.states[0], run.sites[0].fresh())
-    assert not tree.equal(run.states[1], run.sites[1].fresh())
+    assert tree.equal(run.states[0], run.sites[0].initial_model())
+    assert not tree.equal(run.states[1], run.sites[1].initial_model())
 
 
 @pytest.mark.parametrize("wrong", [{"public_batch": 0}, {"digest_epochs": -1}])

@@ -13,12 +13,12 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Mail, run_round
 from protofed.methods.fedexg import FedExg
-from protofed.methods.fedme import FedMe, partners
-from protofed.ops.exchange import Exchanging
+from protofed.methods.fedme import FedMe, assign_partners
+from protofed.ops.exchange import ExchangeServer
 from protofed.testing import toy_sites
 from tests.methods.playing import after
 
@@ -32,8 +32,8 @@ class Played:
         self.up: list[Mail] = []
         self.engine: LocalEngine[Any, Any] = LocalEngine(method, self.sites)
         start = method.init_server(self.site)
-        self.server = play_round(
-            method, self.site, start, self.engine, who, Step(0, 1), self._listen
+        self.server = run_round(
+            method, self.site, start, self.engine, who, RoundContext(0, 1), self._listen
         )
 
     def _listen(self, down: Mail, up: Mail) -> None:
@@ -51,7 +51,9 @@ def scalar(value: float) -> Model:
     return Model({"w": torch.tensor([value])}, {"seen": torch.tensor(int(value))})
 
 
-def merged(sizes: dict[ClientId, int], replied: dict[ClientId, tuple[float, float]]) -> Exchanging:
+def merged(
+    sizes: dict[ClientId, int], replied: dict[ClientId, tuple[float, float]]
+) -> ExchangeServer:
     """The server after a mutual phase, from each client's own and its partner's trained model."""
     site = toy_sites(FedMe())[0]
     box = {client: Message(scalar(0), size=size) for client, size in sizes.items()}
@@ -59,12 +61,12 @@ def merged(sizes: dict[ClientId, int], replied: dict[ClientId, tuple[float, floa
         client: Message(scalar(own), extras={"other": scalar(theirs)}, size=sizes[client])
         for client, (own, theirs) in replied.items()
     }
-    return FedMe().merge(site, Exchanging(scalar(0), box), replies, Step(0, 1, 1))
+    return FedMe().merge(site, ExchangeServer(scalar(0), box), replies, RoundContext(0, 1, 1))
 
 
 def test_every_client_gets_anothers_model_and_both_come_back() -> None:
     run = Played(FedMe())
-    who = partners(run.site, run.sites, Step(0, 1))
+    who = assign_partners(run.site, run.sites, RoundContext(0, 1))
     for client in run.sites:
         assert who[client] != client
         assert tree.equal(run.down[1][client].model, run.up[0][who[client]].model)
@@ -77,7 +79,7 @@ def test_every_client_gets_anothers_model_and_both_come_back() -> None:
 def test_the_mutual_phase_is_two_descents_written_as_a_loop() -> None:
     """Both losses are taken from the outputs before either model's step."""
     method, run = FedMe(mutual=2), Played(FedMe(mutual=2))
-    site, step = run.sites[2], Step(0, 1, 1)
+    site, step = run.sites[2], RoundContext(0, 1, 1)
     inbox = run.down[1][2]
     reply, _ = method.train(site, inbox, run.up[0][2].model, step)
     own, theirs = tree.clone(run.up[0][2].model), tree.clone(inbox.model)
@@ -91,7 +93,7 @@ def test_the_mutual_phase_is_two_descents_written_as_a_loop() -> None:
         for model in (own, theirs)
     )
     for batch in site.batches(step, epochs=1):
-        a, b = site.run(own, batch.x).logits, site.run(theirs, batch.x).logits
+        a, b = site.forward_train(own, batch.x).logits, site.forward_train(theirs, batch.x).logits
         p, q = a.softmax(1), b.softmax(1)
         towards_b = (q.detach() * (q.detach() / p).log()).sum(1).mean()
         towards_a = (p.detach() * (p.detach() / q).log()).sum(1).mean()
@@ -119,9 +121,9 @@ def test_the_weight_of_mutual_learning_draws_the_two_models_together() -> None:
     apart = []
     for mutual in (0, 1, 30):
         run = Played(FedMe(mutual=mutual))
-        x = run.site.pixels.test(run.site.public)
+        x = run.site.pixels.normalize(run.site.public)
         said = [
-            [run.site.look(m, x).logits.softmax(1) for m in (reply.model, other(reply))]
+            [run.site.forward_eval(m, x).logits.softmax(1) for m in (reply.model, other(reply))]
             for reply in run.up[1].values()
         ]
         apart.append(sum(float((a - b).abs().sum()) for a, b in said))
@@ -132,7 +134,7 @@ def test_the_weight_of_mutual_learning_draws_the_two_models_together() -> None:
 def test_copies_are_averaged_alike_and_models_by_their_owners_images() -> None:
     sizes = {0: 1, 1: 2, 2: 3, 3: 10}
     replied = {0: (1.0, 20.0), 1: (2.0, 40.0), 2: (3.0, 60.0), 3: (4.0, 80.0)}
-    who = partners(toy_sites(FedMe())[0], sizes, Step(0, 1))
+    who = assign_partners(toy_sites(FedMe())[0], sizes, RoundContext(0, 1))
     total = 0.0
     for owner, size in sizes.items():
         [host] = [client for client in sizes if who[client] == owner]
@@ -140,13 +142,13 @@ def test_copies_are_averaged_alike_and_models_by_their_owners_images() -> None:
     server = merged(sizes, replied)
     assert server.model.weights["w"].item() == pytest.approx(total / 16, abs=1e-5)
     assert server.model.buffers["seen"].dtype == torch.int64
-    assert server.box == {}
+    assert server.pending_replies == {}
 
 
 def test_a_lost_reply_leaves_one_copy_of_two_models() -> None:
     sizes = {0: 1, 1: 2, 2: 3, 3: 10}
     replied = {0: (1.0, 20.0), 1: (2.0, 40.0), 3: (4.0, 80.0)}
-    who = partners(toy_sites(FedMe())[0], sizes, Step(0, 1))
+    who = assign_partners(toy_sites(FedMe())[0], sizes, RoundContext(0, 1))
     total = 0.0
     for owner, size in sizes.items():
         copies = [replied[owner][0]] if owner in replied else []
@@ -161,7 +163,7 @@ def test_a_model_without_any_copy_is_left_out() -> None:
     """Who alone replies speaks for two models, its own and its partner's, by their owners."""
     assert merged({0: 1, 1: 3}, {0: (4.0, 8.0)}).model.weights["w"].item() == pytest.approx(7)
     sizes = {0: 1, 1: 2, 2: 3, 3: 10}
-    who = partners(toy_sites(FedMe())[0], sizes, Step(0, 1))
+    who = assign_partners(toy_sites(FedMe())[0], sizes, RoundContext(0, 1))
     lone = merged(sizes, {0: (4.0, 8.0)}).model.weights["w"].item()
     theirs = sizes[who[0]]
     assert lone == pytest.approx((4 + 8 * theirs) / (1 + theirs), abs=1e-5)
@@ -177,17 +179,19 @@ def test_a_client_alone_trains_its_own_model_twice_the_same() -> None:
 
 def test_a_model_kept_from_a_lost_exchange_has_no_effect() -> None:
     site, sites = toy_sites(FedMe())
-    inbox, stale = Message(site.fresh()), scalar(5)
-    one, two = (FedMe().train(sites[1], inbox, state, Step(1, 2)) for state in (Model(), stale))
+    inbox, stale = Message(site.initial_model()), scalar(5)
+    one, two = (
+        FedMe().train(sites[1], inbox, state, RoundContext(1, 2)) for state in (Model(), stale)
+    )
     assert tree.equal(list(one), list(two))
 
 
 def test_epochs_are_shared_by_the_two_phases() -> None:
     def steps(site: Site, method: FedMe) -> tuple[int, ...]:
         """Batches that a model has seen after each phase, by the counter of its batch norm."""
-        inbox = Message(site.fresh())
-        first, state = method.train(site, inbox, Model(), Step(0, 1, 0))
-        second, _ = method.train(site, inbox, state, Step(0, 1, 1))
+        inbox = Message(site.initial_model())
+        first, state = method.train(site, inbox, Model(), RoundContext(0, 1, 0))
+        second, _ = method.train(site, inbox, state, RoundContext(0, 1, 1))
         name = "encoder.1.num_batches_tracked"
         return tuple(int(reply.model.buffers[name]) for reply in (first, second))
 

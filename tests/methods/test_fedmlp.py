@@ -10,7 +10,7 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedmlp import FedMLP, semantic_pull
 from protofed.methods.fedproto import FedProto
@@ -55,8 +55,8 @@ def test_the_defaults_are_those_of_static_data() -> None:
 
 
 def test_the_label_has_a_star_and_the_star_says_why() -> None:
-    assert FedMLP.about.label == "FedMLP*"
-    assert FedMLP.about.star == "reconstructed from the abstract"
+    assert FedMLP.info.label == "FedMLP*"
+    assert FedMLP.info.caveat == "reconstructed from the abstract"
 
 
 def test_the_semantic_level_is_zero_where_outputs_are_the_class_means() -> None:
@@ -89,13 +89,16 @@ def test_a_class_mean_with_zeros_is_no_trouble() -> None:
 def test_the_loss_is_the_sum_of_its_levels() -> None:
     method = FedMLP(lam1=2, lam2=3, lam3=5)
     site, sites = toy_sites(method)
-    batch = next(sites[2].batches(Step(1, 2)))
+    batch = next(sites[2].batches(RoundContext(1, 2)))
     protos, semantic = rows(random(4, 8), [0, 1, 3, 4]), rows(random(4, 5).softmax(1), [0, 1, 3, 4])
-    previous = tree.map(lambda leaf: leaf * 2, site.fresh())
-    inbox = Message(model=site.fresh(), protos=protos, extras={"semantic": semantic})
-    value = method.loss(sites[2], inbox, previous, site.fresh(), batch)
+    previous = tree.map(lambda leaf: leaf * 2, site.initial_model())
+    inbox = Message(model=site.initial_model(), protos=protos, extras={"semantic": semantic})
+    value = method.loss(sites[2], inbox, previous, site.initial_model(), batch)
 
-    out, before = sites[2].run(site.fresh(), batch.x), sites[2].look(previous, batch.x)
+    out, before = (
+        sites[2].forward_train(site.initial_model(), batch.x),
+        sites[2].forward_eval(previous, batch.x),
+    )
     row = {label: place for place, label in enumerate(protos.labels.tolist())}
     total = 0.0
     for i, y in enumerate(batch.y.tolist()):
@@ -111,12 +114,12 @@ def test_the_loss_is_the_sum_of_its_levels() -> None:
 def test_a_client_sends_the_mean_softmax_output_of_each_class_it_has() -> None:
     method = FedMLP()
     site, sites = toy_sites(method)
-    reply, _ = method.train(sites[0], Message(model=site.fresh()), None, Step(0, 1))
+    reply, _ = method.train(sites[0], Message(model=site.initial_model()), None, RoundContext(0, 1))
     semantic = reply.extras["semantic"]
     assert isinstance(semantic, Prototypes)
     assert semantic.labels.tolist() == [1, 2, 3, 4]
-    (x, y), *_ = sites[0].scan(sites[0].train)
-    outputs = sites[0].look(reply.model, x).logits.softmax(1)
+    (x, y), *_ = sites[0].eval_batches(sites[0].train)
+    outputs = sites[0].forward_eval(reply.model, x).logits.softmax(1)
     for vector, label in zip(semantic.vectors, semantic.labels, strict=True):
         torch.testing.assert_close(vector, outputs[y == label].mean(0))
 
@@ -127,14 +130,14 @@ def test_the_server_counts_every_client_that_has_a_class_alike() -> None:
     tables = {0: rows(torch.eye(5)[:2], [0, 1]), 1: rows(torch.eye(5)[2:3], [1])}
     replies = {
         client: Message(
-            model=site.fresh(),
+            model=site.initial_model(),
             protos=rows(random(len(table), 8), table.labels.tolist()),
             extras={"semantic": table},
             size=1 + 9 * client,
         )
         for client, table in tables.items()
     }
-    semantic = method.merge(site, method.init_server(site), replies, Step(0, 1)).semantic
+    semantic = method.merge(site, method.init_server(site), replies, RoundContext(0, 1)).semantic
     assert semantic is not None
     assert semantic.labels.tolist() == [0, 1]
     assert semantic.vectors.tolist() == [[1, 0, 0, 0, 0], [0, 0.5, 0.5, 0, 0]]

@@ -10,16 +10,16 @@ from torch import nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import average
+from protofed.core.method import average_models
 from protofed.core.model import Model
-from protofed.core.site import Site, Step
+from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedopt import FedOPT, Optimised
+from protofed.methods.fedopt import FedOPT, FedOPTServer
 from protofed.testing import check_method, toy_sites
 from protofed.testing.toy import toy_net
 from tests.methods.playing import after
 
-STEP = Step(0, 1)
+STEP = RoundContext(0, 1)
 ADAPTIVE = ("adam", "yogi", "adagrad")
 EVERY: tuple[Any, ...] = ("sgd", *ADAPTIVE)
 
@@ -33,9 +33,9 @@ def scalar(value: float, buffer: float = 0.0) -> Model:
     return Model(weights, {"b": torch.tensor([buffer], dtype=torch.float64)})
 
 
-def start(method: FedOPT, value: float = 1.0) -> Optimised:
+def start(method: FedOPT, value: float = 1.0) -> FedOPTServer:
     zero = {"w": torch.zeros(1, dtype=torch.float64)}
-    return Optimised(scalar(value), zero, {} if method.optimiser == "sgd" else tree.clone(zero))
+    return FedOPTServer(scalar(value), zero, {} if method.optimiser == "sgd" else tree.clone(zero))
 
 
 def path(method: FedOPT, means: list[float], value: float = 1.0) -> list[float]:
@@ -109,7 +109,7 @@ def test_sgd_of_rate_one_without_momentum_is_fedavg_bit_for_bit() -> None:
 def test_that_identity_does_not_hang_on_how_large_the_weights_are() -> None:
     """As w - (w - mean) it would lose all of a small mean beside a large w."""
     method, tiny = FedOPT(lr=1, momentum=0), torch.tensor([1.2345e-12])
-    server = Optimised(Model({"w": torch.tensor([7.0])}), {"w": torch.zeros(1)}, {})
+    server = FedOPTServer(Model({"w": torch.tensor([7.0])}), {"w": torch.zeros(1)}, {})
     merged = method.merge(toy_site(), server, {0: Message(Model({"w": tiny}), size=1)}, STEP)
     assert torch.equal(merged.model.weights["w"], tiny)
 
@@ -131,8 +131,8 @@ def test_buffers_are_the_mean_and_in_no_moment(optimiser: Any) -> None:
     server = method.init_server(site)
     replies = {c: method.train(sites[c], method.publish(server), None, STEP)[0] for c in (0, 2)}
     merged = method.merge(site, server, replies, STEP)
-    assert tree.equal(merged.model.buffers, average(replies).buffers)
-    assert not tree.equal(merged.model.weights, average(replies).weights)
+    assert tree.equal(merged.model.buffers, average_models(replies).buffers)
+    assert not tree.equal(merged.model.weights, average_models(replies).weights)
     moments = [merged.m] if optimiser == "sgd" else [merged.m, merged.v]
     assert all(moment.keys() == merged.model.weights.keys() for moment in moments)
     assert optimiser != "sgd" or merged.v == {}
@@ -173,13 +173,13 @@ def test_it_holds_the_contract_with_an_adaptive_optimiser(optimiser: Any) -> Non
 
 def test_an_adaptive_step_of_the_size_for_sgd_is_cautioned() -> None:
     net = toy_net()
-    assert FedOPT().caution(net) == FedOPT(optimiser="yogi", lr=0.1).caution(net) == ""
+    assert FedOPT().warning(net) == FedOPT(optimiser="yogi", lr=0.1).warning(net) == ""
     for name in ("adam", "yogi"):
-        said = FedOPT(optimiser=name).caution(net)
+        said = FedOPT(optimiser=name).warning(net)
         assert f"{name} moves a weight by up to 0.5 in" in said
         assert said.endswith("method.lr = 0.1")
-    assert FedOPT(optimiser="adagrad", lr=0.9).caution(net) == ""  # moves by up to 0.09
-    assert "up to 0.2 in" in FedOPT(optimiser="adagrad", lr=2).caution(net)
+    assert FedOPT(optimiser="adagrad", lr=0.9).warning(net) == ""  # moves by up to 0.09
+    assert "up to 0.2 in" in FedOPT(optimiser="adagrad", lr=2).warning(net)
 
 
 @pytest.mark.parametrize("optimiser", ADAPTIVE)
@@ -188,7 +188,7 @@ def test_the_caution_names_the_first_move_at_its_largest(optimiser: Any) -> None
     method = FedOPT(**rule, tau=1e-9)
     [far] = path(method, [1.5], 0)
     assert far == pytest.approx(0.6 if optimiser == "adagrad" else 1.5)
-    assert f"up to {far:.3g} in" in method.caution(toy_net())
+    assert f"up to {far:.3g} in" in method.warning(toy_net())
     assert path(FedOPT(**rule, tau=1), [1.5], 0) < [far]  # tau beside sqrt(v) shortens it
     assert path(method, [-9], 0) == pytest.approx([-far])  # whatever the clients found
 

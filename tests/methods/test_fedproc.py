@@ -11,10 +11,10 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedproc import FedProc, with_absent
-from protofed.ops.losses import contrast
+from protofed.methods.fedproc import FedProc, add_absent_classes
+from protofed.ops.losses import prototype_contrastive
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after, is_constant
 
@@ -25,12 +25,12 @@ def table(vectors: list[list[float]], labels: list[int], counts: list[int]) -> P
     return Prototypes(torch.tensor(vectors), torch.tensor(labels), torch.tensor(counts))
 
 
-def loss_at(method: AnyMethod, step: Step, protos: Prototypes | None) -> torch.Tensor:
+def loss_at(method: AnyMethod, step: RoundContext, protos: Prototypes | None) -> torch.Tensor:
     """The loss on a fixed batch of client 1 with the initial model."""
     site, sites = toy_sites(method)
-    batch = next(sites[1].batches(Step(0, 1)))._replace(step=step)
-    inbox = Message(model=site.fresh(), protos=protos)
-    return method.loss(sites[1], inbox, None, site.fresh(), batch)
+    batch = next(sites[1].batches(RoundContext(0, 1)))._replace(context=step)
+    inbox = Message(model=site.initial_model(), protos=protos)
+    return method.loss(sites[1], inbox, None, site.initial_model(), batch)
 
 
 def centres(labels: list[int]) -> Prototypes:
@@ -42,18 +42,18 @@ def centres(labels: list[int]) -> Prototypes:
 def merged(method: FedProc, *tables: Prototypes, old: Prototypes | None = None) -> Prototypes:
     site, _ = toy_sites(method)
     replies = {
-        number: Message(model=site.fresh(), protos=rows, size=1)
+        number: Message(model=site.initial_model(), protos=rows, size=1)
         for number, rows in enumerate(tables)
     }
     server = replace(method.init_server(site), protos=old)
-    protos = method.merge(site, server, replies, Step(0, 2)).protos
+    protos = method.merge(site, server, replies, RoundContext(0, 2)).protos
     assert protos is not None
     return protos
 
 
 def test_contrast_of_a_worked_case() -> None:
     rows = table([[1.0, 0.0], [0.0, 1.0]], [0, 1], [1, 1])
-    value = contrast(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), rows, tau=1)
+    value = prototype_contrastive(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), rows, tau=1)
     assert value.item() == pytest.approx(0.3132616875, abs=1e-6)
 
 
@@ -64,9 +64,9 @@ def test_round_0_is_fedavg_bit_for_bit() -> None:
 
 def test_at_the_end_of_the_schedule_cross_entropy_stands_alone() -> None:
     protos = centres([0, 1, 2, 3, 4])
-    plain = loss_at(FedAvg(), Step(0, 1), None)
-    assert torch.equal(loss_at(FedProc(), Step(8, 8), protos), plain)
-    assert torch.equal(loss_at(FedProc(style="rethink"), Step(7, 8), protos), plain)
+    plain = loss_at(FedAvg(), RoundContext(0, 1), None)
+    assert torch.equal(loss_at(FedProc(), RoundContext(8, 8), protos), plain)
+    assert torch.equal(loss_at(FedProc(style="rethink"), RoundContext(7, 8), protos), plain)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_the_loss_is_the_equation(style: str, share: float) -> None:
     """A loop over samples and classes; class 3 has no centre, so its images add no contrast."""
     method = FedProc(style="official" if style == "official" else "rethink")
     site, sites = toy_sites(method)
-    protos, batch = centres([0, 1, 2, 4]), next(sites[1].batches(Step(0, 1)))
-    out = sites[1].run(site.fresh(), batch.x)
+    protos, batch = centres([0, 1, 2, 4]), next(sites[1].batches(RoundContext(0, 1)))
+    out = sites[1].forward_train(site.initial_model(), batch.x)
     assert 3 in batch.y
     expected = 0.0
     for z, logits, y in zip(out.z, out.logits, batch.y.tolist(), strict=True):
@@ -88,21 +88,21 @@ def test_the_loss_is_the_equation(style: str, share: float) -> None:
         total = torch.tensor(list(likeness.values())).exp().sum().log()
         near = float(total) - likeness[y] if y in likeness else 0.0
         expected += share * -float(logits.log_softmax(0)[y]) + (1 - share) * near
-    value = loss_at(method, Step(3, 8), protos).item()
+    value = loss_at(method, RoundContext(3, 8), protos).item()
     assert value == pytest.approx(expected / len(batch.y), abs=1e-6)
 
 
 def test_cross_entropy_counts_more_each_round() -> None:
     official, rethink = FedProc(), FedProc(style="rethink")
-    assert [official.share(Step(t, 4)) for t in range(4)] == [0, 0.25, 0.5, 0.75]
-    assert [rethink.share(Step(t, 3)) for t in range(3)] == [0, 0.5, 1]
-    assert rethink.share(Step(0, 1)) == 0  # one round alone
+    assert [official.share(RoundContext(t, 4)) for t in range(4)] == [0, 0.25, 0.5, 0.75]
+    assert [rethink.share(RoundContext(t, 3)) for t in range(3)] == [0, 0.5, 1]
+    assert rethink.share(RoundContext(0, 1)) == 0  # one round alone
 
 
 def test_in_the_rethink_style_round_0_has_no_loss() -> None:
-    value = loss_at(FedProc(style="rethink"), Step(0, 4), None)
+    value = loss_at(FedProc(style="rethink"), RoundContext(0, 4), None)
     assert value.item() == 0
-    start = toy_sites(FedAvg())[0].fresh()
+    start = toy_sites(FedAvg())[0].initial_model()
     moved = {
         style: float(tree.squared_distance(after(method, 1, planned=4).weights, start.weights))
         for style, method in (("rethink", FedProc(style="rethink")), ("official", FedProc()))
@@ -131,7 +131,7 @@ def test_with_equal_counts_both_means_are_the_same() -> None:
 def test_the_counts_that_travel_are_a_clients_samples_by_class() -> None:
     method = FedProc()
     site, sites = toy_sites(method)
-    reply, _ = method.train(sites[0], Message(model=site.fresh()), None, Step(0, 1))
+    reply, _ = method.train(sites[0], Message(model=site.initial_model()), None, RoundContext(0, 1))
     assert reply.protos is not None
     held = torch.bincount(sites[0].train.labels, minlength=5)
     assert reply.protos.counts.tolist() == held[reply.protos.labels].tolist()
@@ -143,7 +143,7 @@ def test_a_class_that_nobody_has_keeps_its_old_centre() -> None:
     rows = dict(zip(now.labels.tolist(), now.vectors.tolist(), strict=True))
     assert rows == {0: [1, 0], 1: [5, 5], 3: [6, 6]}
     assert len(now) == 3
-    assert tree.equal(with_absent(old, None), old)
+    assert tree.equal(add_absent_classes(old, None), old)
 
 
 def test_centres_are_constants() -> None:

@@ -9,7 +9,7 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
@@ -38,12 +38,12 @@ def test_lambda_and_collect_change_the_second_round(method: FedProto) -> None:
 def test_the_loss_is_cross_entropy_and_a_pull_written_as_a_loop() -> None:
     run = play(FedProto(), 1)
     site, method = run.sites[0], FedProto(lam=3)
-    batch = next(site.batches(Step(1, 2)))
+    batch = next(site.batches(RoundContext(1, 2)))
     inbox = method.publish(run.server)
     protos = inbox.protos
     assert protos is not None
     value = method.loss(site, inbox, Model(), tree.clone(inbox.model), batch)
-    out = site.run(tree.clone(inbox.model), batch.x)
+    out = site.forward_train(tree.clone(inbox.model), batch.x)
     total = torch.zeros(())
     for z, label in zip(out.z, batch.y, strict=True):
         for row, name in zip(protos.vectors, protos.labels, strict=True):
@@ -55,15 +55,15 @@ def test_the_loss_is_cross_entropy_and_a_pull_written_as_a_loop() -> None:
 
 def test_an_image_without_a_prototype_adds_nothing_but_counts_in_the_mean() -> None:
     site = toy_sites(FedProto())[1][0]
-    batch = next(site.batches(Step(1, 2)))
+    batch = next(site.batches(RoundContext(1, 2)))
     label = int(batch.y[0])
     one = Prototypes(torch.zeros(1, 8), torch.tensor([label]), torch.tensor([1]))
-    inbox = Message(site.fresh(), one)
+    inbox = Message(site.initial_model(), one)
     with_pull, without = (
-        method.loss(site, inbox, Model(), site.fresh(), batch)
+        method.loss(site, inbox, Model(), site.initial_model(), batch)
         for method in (FedProto(), FedProto(lam=0))
     )
-    z = site.run(site.fresh(), batch.x).z[batch.y == label]
+    z = site.forward_train(site.initial_model(), batch.x).z[batch.y == label]
     assert 0 < len(z) < len(batch.y)
     torch.testing.assert_close(with_pull - without, z.square().sum() / (8 * len(batch.y)))
 
@@ -79,7 +79,7 @@ def test_every_owner_of_a_class_has_one_voice() -> None:
         )
         for client, vector, size in ((0, 0.0, 1), (1, 2.0, 99))
     }
-    server = FedProto().merge(site, FedProto().init_server(site), replies, Step(0, 1))
+    server = FedProto().merge(site, FedProto().init_server(site), replies, RoundContext(0, 1))
     assert server.protos is not None
     assert server.protos.vectors.tolist() == [[1.0, 1.0]]
     assert server.protos.labels.tolist() == [4]
@@ -109,7 +109,7 @@ def test_only_prototypes_travel_when_models_stay() -> None:
 def test_models_that_stay_go_on_from_round_to_round_under_the_pull() -> None:
     method = FedProto(param_avg=False)
     one, two, free = play(method, 1), play(method, 2), play(Local(), 2)
-    inbox, step = method.publish(one.server), Step(1, 2)
+    inbox, step = method.publish(one.server), RoundContext(1, 2)
     _, state = method.train(one.sites[2], inbox, one.states[2], step)
     assert tree.equal(state, two.states[2])
     assert not tree.equal(state, free.states[2])
@@ -120,23 +120,23 @@ def test_the_nearest_prototype_decides_as_in_a_loop(param_avg: bool) -> None:
     method = FedProto(param_avg=param_avg)
     run = play(method, 2)
     site, state, inbox = run.sites[1], run.states[1], method.publish(run.server)
-    x = site.pixels.test(site.train.images)
-    scores = method.opinions(site, inbox, state, x)["nearest prototype"]
+    x = site.pixels.normalize(site.train.images)
+    scores = method.auxiliary_predictions(site, inbox, state, x)["nearest prototype"]
     model = inbox.model if param_avg else state
     assert inbox.protos is not None
-    for row, z in zip(scores, site.look(model, x).z, strict=True):
+    for row, z in zip(scores, site.forward_eval(model, x).z, strict=True):
         distances = [((z - c) ** 2).sum() for c in inbox.protos.vectors]
         torch.testing.assert_close(row, -torch.stack(distances))
         assert int(row.argmax()) == min(range(5), key=lambda k: float(distances[k]))
     logits = method.predict(site, inbox, state, x)
-    assert torch.equal(logits, site.look(model, x).logits)
+    assert torch.equal(logits, site.forward_eval(model, x).logits)
 
 
 def test_before_the_first_round_there_is_no_nearest_prototype() -> None:
     site, sites = toy_sites(FedProto())
     inbox = FedProto().publish(FedProto().init_server(site))
-    x = site.pixels.test(sites[0].train.images)
-    assert FedProto().opinions(sites[0], inbox, Model(), x) == {}
+    x = site.pixels.normalize(sites[0].train.images)
+    assert FedProto().auxiliary_predictions(sites[0], inbox, Model(), x) == {}
 
 
 def test_received_prototypes_are_constants() -> None:

@@ -7,10 +7,10 @@ from pydantic import ValidationError
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
-from protofed.ops.losses import proximal
+from protofed.ops.losses import proximal_term
 from protofed.testing import toy_sites
 from tests.methods.playing import after
 
@@ -20,7 +20,7 @@ def test_with_mu_zero_it_is_fedavg_bit_for_bit() -> None:
 
 
 def test_mu_moves_the_result_and_a_larger_one_keeps_it_nearer() -> None:
-    start = toy_sites(FedAvg())[0].fresh()
+    start = toy_sites(FedAvg())[0].initial_model()
     away = [
         float(tree.squared_distance(after(FedProx(mu=mu), 1).weights, start.weights))
         for mu in (0, 1, 10, 50)
@@ -31,10 +31,10 @@ def test_mu_moves_the_result_and_a_larger_one_keeps_it_nearer() -> None:
 
 def test_the_first_step_of_a_round_is_fedavgs() -> None:
     site, sites = toy_sites(FedAvg())
-    client, inbox = sites[0], Message(site.fresh())
-    batch = next(client.batches(Step(0, 1)))
+    client, inbox = sites[0], Message(site.initial_model())
+    batch = next(client.batches(RoundContext(0, 1)))
     losses = [
-        method.loss(client, inbox, None, site.fresh(), batch)
+        method.loss(client, inbox, None, site.initial_model(), batch)
         for method in (FedAvg(), FedProx(mu=5))
     ]
     assert torch.equal(*losses)
@@ -43,7 +43,7 @@ def test_the_first_step_of_a_round_is_fedavgs() -> None:
 def test_penalty_of_three_four_is_twelve_and_a_half_times_mu() -> None:
     here = Model({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}, {"n": torch.tensor(9.0)})
     there = Model({"a": torch.zeros(1), "b": torch.zeros(1, 1)}, {"n": torch.tensor(-9.0)})
-    assert 0.1 * proximal(here, there).item() == pytest.approx(1.25)
+    assert 0.1 * proximal_term(here, there).item() == pytest.approx(1.25)
 
 
 def test_the_hidden_factor_of_the_rethink_code_is_a_hundredth() -> None:

@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
-from protofed.core.fit import fit
+from protofed.core.fit import fit_model
 from protofed.core.message import Message
 from protofed.core.model import Model, Net
-from protofed.core.prototypes import blank, class_means
-from protofed.core.site import Batch, ClientId, Dataset, Site, Step
+from protofed.core.prototypes import class_means, prototype_template
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, TrainingBatch
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedseproto import PRIVATE, FedSeProto
-from protofed.ops.disentangle import Work, phases
-from protofed.ops.prototypes import local_prototypes, received
+from protofed.ops.disentangle import Work, phase_batches
+from protofed.ops.prototypes import local_prototypes, stack_client_prototypes
 from protofed.testing import check_method, toy_sites
 from protofed.testing.toy import IMAGE
 from tests.methods.playing import Played, after, play
 
 SHARED = ("encoder", "neck", "head")
-STEP = Step(0, 1)
+STEP = RoundContext(0, 1)
 
 
 @cache
@@ -61,13 +61,16 @@ def test_domain_encoder_and_decoder_persist_across_rounds() -> None:
 def test_the_head_is_frozen_in_phase_two() -> None:
     method = FedSeProto()
     site = toy_sites(method)[1][1]
-    inbox = Message(protos=local_prototypes(site, site.fresh()))
+    inbox = Message(protos=local_prototypes(site, site.initial_model()))
 
     def loss(model: Model, work: Work) -> Tensor:
         return method.phase_loss(site, inbox, model, *work)
 
     batches: list[Work] = [("split", batch) for batch in site.batches(STEP)]
-    start, end = site.fresh(), fit(site.fresh(), batches, loss, site.training).thing
+    start, end = (
+        site.initial_model(),
+        fit_model(site.initial_model(), batches, loss, site.training).trained,
+    )
     assert tree.equal(start.only("head"), end.only("head"))
     for part in ("encoder", "neck", "domain", "decoder"):
         assert not tree.equal(start.only(part).weights, end.only(part).weights)
@@ -77,15 +80,18 @@ def test_the_head_is_frozen_in_phase_two() -> None:
 def test_after_a_round_the_head_is_that_of_phase_one(schedule: Any) -> None:
     method = FedSeProto(schedule=schedule)
     site = toy_sites(method)[1][1]
-    inbox, state = Message(site.fresh().without(*PRIVATE)), method.init_client(site)
+    inbox, state = Message(site.initial_model().without(*PRIVATE)), method.init_client(site)
     head = method.train(site, inbox, state, STEP)[0].model.only("head")
-    assert not tree.equal(head, site.fresh().only("head"))
+    assert not tree.equal(head, site.initial_model().only("head"))
     if schedule == "sequential":
-        basic = [work for work in phases(schedule, site, STEP) if work[0] == "basic"]
-        only = fit(
-            site.fresh(), basic, lambda m, w: method.phase_loss(site, inbox, m, *w), site.training
+        basic = [work for work in phase_batches(schedule, site, STEP) if work[0] == "basic"]
+        only = fit_model(
+            site.initial_model(),
+            basic,
+            lambda m, w: method.phase_loss(site, inbox, m, *w),
+            site.training,
         )
-        assert tree.equal(head, only.thing.only("head"))
+        assert tree.equal(head, only.trained.only("head"))
 
 
 def test_with_all_weights_zero_it_is_fedavg_on_the_same_net_bit_for_bit() -> None:
@@ -134,7 +140,7 @@ def test_prototypes_are_means_of_semantic_features_and_owners_count_alike() -> N
     vectors: dict[int, list[Tensor]] = {}
     for client, site in run.sites.items():
         whole = replies[client].model | run.states[client]
-        z = torch.cat([site.look(whole, x).z for x, _ in site.scan(site.train)])
+        z = torch.cat([site.forward_eval(whole, x).z for x, _ in site.eval_batches(site.train)])
         mine = class_means(z, site.train.labels)
         assert tree.equal(mine, replies[client].protos)
         for row, label in zip(mine.vectors, mine.labels.tolist(), strict=True):
@@ -150,11 +156,13 @@ def test_identical_images_of_one_class_lie_on_their_prototype(posterior: Any) ->
     near, off = FedSeProto(posterior=posterior), FedSeProto(posterior=posterior, lam=0)
     site = mixed(near, (12, 12))[0]  # without batch norm: training and looking agree
     images = site.train.images[:1].expand(7, -1, -1, -1)
-    site = replace(site, train=Dataset(images, torch.full((7,), 2)))
-    x, y = next(site.scan(site.train))
-    inbox = Message(protos=local_prototypes(site, site.fresh()))
+    site = replace(site, train=ArrayDataset(images, torch.full((7,), 2)))
+    x, y = next(site.eval_batches(site.train))
+    inbox = Message(protos=local_prototypes(site, site.initial_model()))
     with_pull, without = (
-        method.phase_loss(site, inbox, site.fresh(), "split", Batch(x, y, STEP, 0, 0))
+        method.phase_loss(
+            site, inbox, site.initial_model(), "split", TrainingBatch(x, y, STEP, 0, 0)
+        )
         for method in (near, off)
     )
     assert with_pull.item() == pytest.approx(without.item(), abs=1e-6)
@@ -184,9 +192,9 @@ def test_without_averaging_only_prototypes_travel_between_different_nets() -> No
     assert method.personal
     inbox = method.publish(run.server)
     for client, site in run.sites.items():
-        x, _ = next(site.scan(site.train))
+        x, _ = next(site.eval_batches(site.train))
         own = method.predict(site, inbox, run.states[client], x)
-        assert torch.equal(own, site.look(run.states[client], x).logits)
+        assert torch.equal(own, site.forward_eval(run.states[client], x).logits)
 
 
 def test_prototypes_of_different_widths_are_refused() -> None:
@@ -194,7 +202,9 @@ def test_prototypes_of_different_widths_are_refused() -> None:
     with pytest.raises(ProtofedError, match=r"client 1: protos\.vectors: shape \[4, 16\]"):
         play(method, sites=mixed(method, (12, 16)))
     with pytest.raises(ProtofedError) as caught:
-        received({client: Message(protos=blank(5, 12 + 4 * client)) for client in (0, 1)})
+        stack_client_prototypes(
+            {client: Message(protos=prototype_template(5, 12 + 4 * client)) for client in (0, 1)}
+        )
     for part in ("widths", "client 0: 12", "client 1: 16", "same width"):
         assert part in str(caught.value)
 

@@ -9,47 +9,47 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.model import Model, Out
-from protofed.core.site import Batch, Site, Step
+from protofed.core.model import Model, NetOutput
+from protofed.core.site import RoundContext, Site, TrainingBatch
 from protofed.methods.fedseproto import FedSeProto
-from protofed.ops.disentangle import Split
-from protofed.ops.losses import balanced_pull, divergence
+from protofed.ops.disentangle import SplitOutput
+from protofed.ops.losses import balanced_prototype_mse, logit_kl
 from protofed.ops.prototypes import local_prototypes
 from protofed.testing import toy_sites
 
-STEP = Step(0, 1)
+STEP = RoundContext(0, 1)
 ENCODERS = ("encoder", "neck", "domain")
 
 
-def one_batch(method: FedSeProto) -> tuple[Site, Batch]:
+def one_batch(method: FedSeProto) -> tuple[Site, TrainingBatch]:
     site = toy_sites(method)[1][2]
     return site, next(site.batches(STEP))
 
 
-def seen(site: Site, batch: Batch, model: Model) -> tuple[Out, Split]:
+def seen(site: Site, batch: TrainingBatch, model: Model) -> tuple[NetOutput, SplitOutput]:
     """What all parts say of a batch, nothing of it weighted."""
     draw = site.rng("posterior", 0, 0, batch.number)
-    out = site.run(model, batch.x, "split", draw)
-    return out, cast(Split, out.more)
+    out = site.forward_train(model, batch.x, "split", draw)
+    return out, cast(SplitOutput, out.more)
 
 
-def l_kd(split: Split) -> Tensor:
-    away = [divergence(split.basic, logits) for logits in (split.semantic, split.domain)]
+def l_kd(split: SplitOutput) -> Tensor:
+    away = [logit_kl(split.basic, logits) for logits in (split.semantic, split.domain)]
     return (1 + (away[0] - away[1]).exp()).log().mean()
 
 
 def test_the_loss_of_phase_two_is_equation_15() -> None:
     method = FedSeProto(alpha=0.3, beta=0.2, lam=0.5)
     site, batch = one_batch(method)
-    protos = local_prototypes(site, site.fresh())
-    value = method.phase_loss(site, Message(protos=protos), site.fresh(), "split", batch)
-    out, split = seen(site, batch, site.fresh())
+    protos = local_prototypes(site, site.initial_model())
+    value = method.phase_loss(site, Message(protos=protos), site.initial_model(), "split", batch)
+    out, split = seen(site, batch, site.initial_model())
     expected = (
         F.cross_entropy(out.logits, batch.y)
         + 0.3 * l_kd(split)
         + 0.2 * split.bound.mean()
         + (split.rebuilt - batch.x).square().mean()  # 0.2 of its gradient reaches the encoders
-        + 0.5 * balanced_pull(out.z, batch.y, protos, site.classes)
+        + 0.5 * balanced_prototype_mse(out.z, batch.y, protos, site.classes)
     )
     torch.testing.assert_close(value, expected)
 
@@ -67,7 +67,7 @@ def test_beta_weights_what_the_error_sends_into_the_encoders_and_not_the_decoder
 ) -> None:
     method = FedSeProto(alpha=0.3, beta=beta)
     site, batch = one_batch(method)
-    mine, plain = site.fresh(), site.fresh()
+    mine, plain = site.initial_model(), site.initial_model()
     for leaf in (*mine.weights.values(), *plain.weights.values()):
         leaf.requires_grad_()
     value = method.phase_loss(site, Message(), mine, "split", batch)
@@ -83,8 +83,8 @@ def test_beta_weights_what_the_error_sends_into_the_encoders_and_not_the_decoder
 def test_the_joint_loss_has_the_basic_cross_entropy_where_it_has_a_teacher(alpha: float) -> None:
     method = FedSeProto(schedule="joint", alpha=alpha, beta=0)
     site, batch = one_batch(method)
-    value = method.phase_loss(site, Message(), site.fresh(), "joint", batch)
-    out, split = seen(site, batch, site.fresh())
+    value = method.phase_loss(site, Message(), site.initial_model(), "joint", batch)
+    out, split = seen(site, batch, site.initial_model())
     expected = F.cross_entropy(out.logits, batch.y)
     if alpha:
         expected = expected + F.cross_entropy(split.basic, batch.y) + alpha * l_kd(split)

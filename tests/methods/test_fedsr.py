@@ -15,15 +15,15 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.rng import rng
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, play_round
+from protofed.engines.rounds import Mail, run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedsr import PRIVATE, FedSR
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after
 
-STEP = Step(0, 1)
+STEP = RoundContext(0, 1)
 ALL = [0, 1, 2, 3]
 
 
@@ -43,8 +43,8 @@ class Run:
         server: Any = method.init_server(self.site)
         server = replace(server, model=start(server.model))
         for number in range(rounds):
-            step = Step(number, rounds)
-            server = play_round(
+            step = RoundContext(number, rounds)
+            server = run_round(
                 method, self.site, server, self.engine, who(number), step, self._listen
             )
         self.model = cast(Model, server.model)
@@ -88,7 +88,7 @@ def test_every_weight_and_switch_of_the_loss_changes_the_result(change: dict[str
 def test_the_loss_is_its_three_terms_written_as_a_loop(squared: bool) -> None:
     method = FedSR(alpha_l2r=0.3, alpha_cmi=0.2, l2_squared=squared)
     site = toy_sites(method)[1][2]
-    batch, model = list(site.batches(Step(3, 9)))[2], site.fresh()
+    batch, model = list(site.batches(RoundContext(3, 9)))[2], site.initial_model()
     model.weights["references.mean"].copy_(torch.randn(5, 8, generator=rng("references")))
     value = method.loss(site, Message(), Model(), tree.clone(model), batch)
     draw = site.rng("sample", 3, 0, 2)
@@ -116,7 +116,7 @@ def test_the_loss_is_its_three_terms_written_as_a_loop(squared: bool) -> None:
 
 def _encoded(site: Site, x: torch.Tensor) -> torch.Tensor:
     """The encoder's output in training mode, from the initial weights."""
-    model = site.fresh().only("encoder")
+    model = site.initial_model().only("encoder")
     state = {k.removeprefix("encoder."): w for k, w in {**model.weights, **model.buffers}.items()}
     out: torch.Tensor = torch.func.functional_call(site.net.encoder.train(), state, (x,))
     return out
@@ -125,7 +125,7 @@ def _encoded(site: Site, x: torch.Tensor) -> torch.Tensor:
 def test_the_length_of_three_four_is_five_and_its_square_twenty_five() -> None:
     """A net whose mean is (3, 4, 0, ...) and whose deviation is nothing, whatever it sees."""
     site = toy_sites(FedSR())[1][0]
-    batch, fixed = next(site.batches(STEP)), still(site.fresh())
+    batch, fixed = next(site.batches(STEP)), still(site.initial_model())
     fixed.weights["neck.weight"].zero_()
     fixed.weights["neck.bias"][:8] = torch.tensor([3.0, 4, 0, 0, 0, 0, 0, 0])
 
@@ -148,7 +148,7 @@ def test_references_never_travel_and_stay_with_their_client() -> None:
 
 def test_a_client_goes_on_from_its_own_references() -> None:
     method, run = FedSR(), Run(FedSR(), rounds=1)
-    inbox, step = Message(run.model), Step(1, 2)
+    inbox, step = Message(run.model), RoundContext(1, 2)
     _, one = method.train(run.sites[0], inbox, run.engine.states[0], step)
     _, other = method.train(run.sites[0], inbox, method.init_client(run.sites[0]), step)
     assert not tree.equal(one, other)
@@ -182,26 +182,36 @@ def test_every_batch_and_round_draws_anew_and_the_same_twice() -> None:
 
     def loss(**when: Any) -> float:
         now = batch._replace(**when)
-        return FedSR().loss(site, Message(), Model(), site.fresh(), now).item()
+        return FedSR().loss(site, Message(), Model(), site.initial_model(), now).item()
 
     assert loss() == loss()
-    assert len({loss(), loss(number=1), loss(step=Step(1, 2)), loss(step=Step(0, 1, 1))}) == 4
+    assert (
+        len(
+            {
+                loss(),
+                loss(number=1),
+                loss(step=RoundContext(1, 2)),
+                loss(step=RoundContext(0, 1, 1)),
+            }
+        )
+        == 4
+    )
 
 
 def test_a_prediction_is_the_mean_softmax_over_draws_in_a_loop() -> None:
     method, site, model = FedSR(samples=7), plain().site, plain().model
-    x, _ = next(plain().sites[3].scan(plain().sites[3].train))
+    x, _ = next(plain().sites[3].eval_batches(plain().sites[3].train))
     state = method.init_client(site)
     noise = torch.randn(7, 1, 8, generator=site.rng("test samples"))
     total = torch.zeros(len(x), 5)
     for draw in noise:
-        total += site.look(model | state, x, draw.expand(len(x), 8)).logits.softmax(1)
+        total += site.forward_eval(model | state, x, draw.expand(len(x), 8)).logits.softmax(1)
     torch.testing.assert_close(method.predict(site, Message(model), state, x).exp(), total / 7)
 
 
 def test_scores_do_not_depend_on_how_images_are_cut_nor_on_the_references() -> None:
     method, site, inbox = FedSR(), plain().site, Message(plain().model)
-    x, _ = next(plain().sites[3].scan(plain().sites[3].train))
+    x, _ = next(plain().sites[3].eval_batches(plain().sites[3].train))
     whole = method.predict(site, inbox, method.init_client(site), x)
     cut = [method.predict(site, inbox, plain().engine.states[2], part) for part in x.split(7)]
     torch.testing.assert_close(torch.cat(cut), whole)

@@ -9,10 +9,10 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedtgp import FedTGP, Trainable, server_loss
-from protofed.ops.seedling import grown
+from protofed.methods.fedtgp import FedTGP, FedTGPServer, server_loss
+from protofed.ops.seedling import generate_vectors
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after, play
 
@@ -23,13 +23,13 @@ def table(vectors: list[list[float]], labels: list[int]) -> Prototypes:
     )
 
 
-def merged(method: FedTGP, *tables: Prototypes, server: Trainable | None = None) -> Trainable:
+def merged(method: FedTGP, *tables: Prototypes, server: FedTGPServer | None = None) -> FedTGPServer:
     site, _ = toy_sites(method)
     replies = {
-        number: Message(model=site.fresh(), protos=rows, size=1)
+        number: Message(model=site.initial_model(), protos=rows, size=1)
         for number, rows in enumerate(tables)
     }
-    return method.merge(site, server or method.init_server(site), replies, Step(0, 2))
+    return method.merge(site, server or method.init_server(site), replies, RoundContext(0, 2))
 
 
 def random_table(seed: int, labels: list[int]) -> Prototypes:
@@ -68,7 +68,7 @@ def test_the_servers_loss_is_the_equation() -> None:
 
 def test_gaps_of_three_points() -> None:
     rows = table([[0.0, 0.0], [0.0, 3.0], [4.0, 0.0]], [0, 1, 2])
-    assert rows.margins().tolist() == [3, 3, 4]
+    assert rows.class_margins().tolist() == [3, 3, 4]
 
 
 def test_a_prototype_on_its_row_has_a_finite_gradient() -> None:
@@ -92,7 +92,7 @@ def test_merge_is_plain_descent_with_the_adaptive_margin() -> None:
     seeds = {name: leaf.clone().requires_grad_() for name, leaf in start.seedling.items()}
     vectors = torch.cat([rows.vectors for rows in tables])
     labels = torch.cat([rows.labels for rows in tables])
-    server_loss(grown(seeds), vectors, labels, max(gaps)).backward()
+    server_loss(generate_vectors(seeds), vectors, labels, max(gaps)).backward()
     for name, leaf in merged(method, *tables, server=start).seedling.items():
         grad = seeds[name].grad
         assert grad is not None
@@ -116,7 +116,7 @@ def test_one_class_alone_has_the_cap_as_margin() -> None:
 def test_training_brings_prototypes_near_their_rows_and_apart() -> None:
     rows = random_table(3, [0, 1, 2, 3, 4])
     short, long = (
-        server_loss(grown(merged(method, rows).seedling), rows.vectors, rows.labels, 1)
+        server_loss(generate_vectors(merged(method, rows).seedling), rows.vectors, rows.labels, 1)
         for method in (FedTGP(server_epochs=0), FedTGP(server_epochs=300, server_lr=0.05))
     )
     assert long.item() < 0.5 * short.item()
@@ -130,7 +130,7 @@ def test_only_classes_that_were_ever_held_are_sent_and_they_stay() -> None:
     assert second.protos is not None
     assert first.protos.labels.tolist() == [0, 3]
     assert second.protos.labels.tolist() == [0, 1, 3]
-    assert torch.equal(second.protos.vectors, grown(second.seedling)[[0, 1, 3]])
+    assert torch.equal(second.protos.vectors, generate_vectors(second.seedling)[[0, 1, 3]])
 
 
 def test_the_servers_layers_go_on_where_they_stood() -> None:
@@ -143,8 +143,10 @@ def test_the_order_of_rows_is_new_each_round() -> None:
     method = FedTGP(server_epochs=1, server_batch=1)
     site, _ = toy_sites(method)
     start = method.init_server(site)
-    replies = {0: Message(model=site.fresh(), protos=random_table(1, [0, 1, 2, 3, 4]), size=1)}
-    one, other = (method.merge(site, start, replies, Step(number, 9)) for number in (0, 1))
+    replies = {
+        0: Message(model=site.initial_model(), protos=random_table(1, [0, 1, 2, 3, 4]), size=1)
+    }
+    one, other = (method.merge(site, start, replies, RoundContext(number, 9)) for number in (0, 1))
     assert not tree.equal(one.seedling, other.seedling)
 
 
@@ -152,11 +154,11 @@ def test_a_client_is_pulled_to_the_learned_prototypes_which_are_constants() -> N
     method = FedTGP(lam=3)
     site, sites = toy_sites(method)
     rows = random_table(1, [0, 2])
-    batch = next(sites[1].batches(Step(1, 2)))
-    inbox = Message(model=site.fresh(), protos=rows)
-    value = method.loss(sites[1], inbox, Model(), site.fresh(), batch)
-    out = sites[1].run(site.fresh(), batch.x)
-    expected = float(FedAvg().loss(sites[1], inbox, None, site.fresh(), batch))
+    batch = next(sites[1].batches(RoundContext(1, 2)))
+    inbox = Message(model=site.initial_model(), protos=rows)
+    value = method.loss(sites[1], inbox, Model(), site.initial_model(), batch)
+    out = sites[1].forward_train(site.initial_model(), batch.x)
+    expected = float(FedAvg().loss(sites[1], inbox, None, site.initial_model(), batch))
     for z, y in zip(out.z, batch.y.tolist(), strict=True):
         for vector, label in zip(rows.vectors, rows.labels.tolist(), strict=True):
             if label == y:
@@ -172,9 +174,9 @@ def test_without_averaging_only_prototypes_travel_and_each_client_has_its_model(
     assert method.personal
     assert run.server.model == Model()
     assert not tree.equal(state, run.states[1])
-    product, (x, _) = method.publish(run.server), next(site.scan(site.train))
-    assert method.opinions(site, Message(), state, x) == {}
-    (name,) = method.opinions(site, product, state, x)
+    product, (x, _) = method.publish(run.server), next(site.eval_batches(site.train))
+    assert method.auxiliary_predictions(site, Message(), state, x) == {}
+    (name,) = method.auxiliary_predictions(site, product, state, x)
     assert name == "nearest prototype"
 
 

@@ -13,11 +13,11 @@ from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fpl import FPL
-from protofed.ops.losses import contrast, pull
+from protofed.ops.losses import prototype_contrastive, prototype_mse
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after, is_constant, play
 
@@ -72,15 +72,15 @@ def test_each_term_and_switch_changes_the_second_round(method: FPL) -> None:
 
 def test_the_loss_is_the_sum_of_its_three_terms() -> None:
     sites, protos = toy_sites(FPL())[1], domains()
-    batch = next(sites[0].batches(Step(1, 2)))
+    batch = next(sites[0].batches(RoundContext(1, 2)))
     method = FPL(tau=0.05, cpcl=0.3, upcr=0.7, upcr_reduction="sum")
-    inbox = Message(sites[0].fresh(), protos)
-    value = method.loss(sites[0], inbox, None, sites[0].fresh(), batch)
-    out = sites[0].run(sites[0].fresh(), batch.x)
+    inbox = Message(sites[0].initial_model(), protos)
+    value = method.loss(sites[0], inbox, None, sites[0].initial_model(), batch)
+    out = sites[0].forward_train(sites[0].initial_model(), batch.x)
     expected = (
         F.cross_entropy(out.logits, batch.y)
-        + 0.3 * contrast(out.z, batch.y, protos, 0.05)
-        + 0.7 * pull(out.z, batch.y, protos, 5, "sum")
+        + 0.3 * prototype_contrastive(out.z, batch.y, protos, 0.05)
+        + 0.7 * prototype_mse(out.z, batch.y, protos, 5, "sum")
     )
     torch.testing.assert_close(value, expected)
 
@@ -112,13 +112,13 @@ def test_clusters_are_the_plain_means_of_their_members(
 
 def test_which_partition_changes_what_is_sent_and_what_is_lost() -> None:
     site, sites = toy_sites(FPL())
-    batch, values, sizes = next(sites[0].batches(Step(1, 2))), set(), []
+    batch, values, sizes = next(sites[0].batches(RoundContext(1, 2))), set(), []
     for partition in PARTITIONS:
         method = FPL(finch_partition=partition)
         protos = method.clusters(domains())
         sizes.append(len(protos))
-        inbox = Message(site.fresh(), protos)
-        values.add(method.loss(sites[0], inbox, None, site.fresh(), batch).item())
+        inbox = Message(site.initial_model(), protos)
+        values.add(method.loss(sites[0], inbox, None, site.initial_model(), batch).item())
     assert sizes == [16, 8, 4]
     assert len(values) == 3
 
@@ -129,7 +129,7 @@ def test_classes_are_clustered_apart_and_keep_their_names() -> None:
     mixed = domains()
     order = torch.randperm(32, generator=rng("mixed"))
     turned = FPL().clusters(tree.map(lambda rows: rows[order], mixed))
-    centres = [table.dense(5)[0] for table in (made, turned)]
+    centres = [table.class_matrix(5)[0] for table in (made, turned)]
     torch.testing.assert_close(*centres)
 
 
@@ -137,8 +137,8 @@ def test_the_unbiased_mean_gives_each_cluster_one_voice() -> None:
     """Three clients in one place, two in another: G counts clients, U counts clusters."""
     vectors = torch.tensor([[1.0, 0], [1, 0], [1, 0], [0, 1], [0, 1]])
     table = Prototypes(vectors, torch.full((5,), 2), torch.tensor([9, 9, 9, 1, 1]))
-    unbiased = FPL().clusters(table).dense(3)[0][2]
-    biased = FPL(finch_partition="none").clusters(table).dense(3)[0][2]
+    unbiased = FPL().clusters(table).class_matrix(3)[0][2]
+    biased = FPL(finch_partition="none").clusters(table).class_matrix(3)[0][2]
     assert unbiased.tolist() == pytest.approx([0.5, 0.5], abs=1e-6)
     assert biased.tolist() == pytest.approx([0.6, 0.4], abs=1e-6)
 
@@ -148,16 +148,16 @@ def test_a_class_of_one_client_is_that_clients_mean_and_a_class_of_nobody_has_no
     for partition in PARTITIONS:
         made = FPL(finch_partition=partition).clusters(one)
         assert tree.equal(made, replace(one, counts=torch.tensor([1])))  # a client, not its images
-        assert made.dense(4)[1].tolist() == [False, False, True, False]
+        assert made.class_matrix(4)[1].tolist() == [False, False, True, False]
 
 
 def test_images_of_a_class_of_nobody_get_cross_entropy_alone() -> None:
     site, protos = toy_sites(FPL())[1][0], FPL().clusters(domains())
-    batch = next(site.batches(Step(1, 2)))
+    batch = next(site.batches(RoundContext(1, 2)))
     strangers = batch._replace(x=batch.x[batch.y == 3], y=batch.y[batch.y == 3])
     assert len(strangers.y) > 1
     with_terms, without = (
-        FPL().loss(site, Message(protos=table), None, site.fresh(), strangers)
+        FPL().loss(site, Message(protos=table), None, site.initial_model(), strangers)
         for table in (protos, None)
     )
     assert torch.equal(with_terms, without)

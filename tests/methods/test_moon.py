@@ -13,9 +13,9 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.rng import rng
-from protofed.core.site import Dataset, Step
+from protofed.core.site import ArrayDataset, RoundContext
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.engines.rounds import run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.moon import MOON, model_contrast
 from protofed.testing import toy_sites
@@ -82,12 +82,14 @@ def test_mu_and_tau_move_the_result(method: MOON) -> None:
 def test_the_loss_compares_with_both_models_in_evaluation_mode() -> None:
     method = MOON(mu=3, tau=0.2)
     _, sites = toy_sites(method)
-    site, batch = sites[1], next(sites[1].batches(Step(1, 2)))
-    ours, theirs, before = (moved(site.fresh(), name) for name in ("own", "global", "previous"))
+    site, batch = sites[1], next(sites[1].batches(RoundContext(1, 2)))
+    ours, theirs, before = (
+        moved(site.initial_model(), name) for name in ("own", "global", "previous")
+    )
     kept = tree.clone([theirs, before])
     value = method.loss(site, Message(theirs), before, tree.clone(ours), batch)
-    out = site.run(tree.clone(ours), batch.x)
-    z, near, far = out.z, site.look(theirs, batch.x).z, site.look(before, batch.x).z
+    out = site.forward_train(tree.clone(ours), batch.x)
+    z, near, far = out.z, site.forward_eval(theirs, batch.x).z, site.forward_eval(before, batch.x).z
     scores = torch.stack([F.cosine_similarity(z, near), F.cosine_similarity(z, far)], 1) / 0.2
     contrast = F.cross_entropy(scores, torch.zeros(len(z), dtype=torch.int64))
     torch.testing.assert_close(value, F.cross_entropy(out.logits, batch.y) + 3 * contrast)
@@ -97,8 +99,10 @@ def test_the_loss_compares_with_both_models_in_evaluation_mode() -> None:
 def test_no_gradient_reaches_the_global_or_the_previous_model() -> None:
     method = MOON()
     _, sites = toy_sites(method)
-    site, batch = sites[1], next(sites[1].batches(Step(1, 2)))
-    ours, theirs, before = (moved(site.fresh(), name) for name in ("own", "global", "previous"))
+    site, batch = sites[1], next(sites[1].batches(RoundContext(1, 2)))
+    ours, theirs, before = (
+        moved(site.initial_model(), name) for name in ("own", "global", "previous")
+    )
     for model in (ours, theirs, before):
         for leaf in model.weights.values():
             leaf.requires_grad_()
@@ -110,12 +114,15 @@ def test_no_gradient_reaches_the_global_or_the_previous_model() -> None:
 def test_the_contrast_draws_features_to_the_global_models() -> None:
     _, sites = toy_sites(MOON())
     site = sites[2]
-    inbox, before = Message(moved(site.fresh(), "global")), moved(site.fresh(), "previous")
-    x = torch.cat([x for x, _ in site.scan(site.train)])
+    inbox, before = (
+        Message(moved(site.initial_model(), "global")),
+        moved(site.initial_model(), "previous"),
+    )
+    x = torch.cat([x for x, _ in site.eval_batches(site.train)])
 
     def gap(mu: float) -> float:
-        reply, _ = MOON(mu=mu).train(site, inbox, before, Step(1, 2))
-        z, near, far = (site.look(m, x).z for m in (reply.model, inbox.model, before))
+        reply, _ = MOON(mu=mu).train(site, inbox, before, RoundContext(1, 2))
+        z, near, far = (site.forward_eval(m, x).z for m in (reply.model, inbox.model, before))
         return model_contrast(z, near, far, 0.5).item()
 
     assert gap(20) < gap(0) - 0.01
@@ -127,8 +134,8 @@ def test_a_client_that_sits_a_round_out_keeps_its_own_last_model() -> None:
     engine, server = LocalEngine(method, sites), method.init_server(site)
     trained: list[Model] = []
     for number, who in enumerate(([0, 1], [1, 2], [2, 3])):
-        server = play_round(
-            method, site, server, engine, who, Step(number, 4),
+        server = run_round(
+            method, site, server, engine, who, RoundContext(number, 4),
             lambda _, replies: trained.extend(r.model for c, r in replies.items() if c == 1),
         )  # fmt: skip
     assert tree.equal(engine.state(1), trained[1])
@@ -139,10 +146,10 @@ def test_a_client_that_sits_a_round_out_keeps_its_own_last_model() -> None:
 def test_one_image_is_enough() -> None:
     method = MOON()
     _, sites = toy_sites(method)
-    one = Dataset(sites[0].train.images[:1], sites[0].train.labels[:1])
+    one = ArrayDataset(sites[0].train.images[:1], sites[0].train.labels[:1])
     site = replace(sites[0], train=one)
-    before = moved(site.fresh(), "previous")
-    reply, state = method.train(site, Message(site.fresh()), before, Step(1, 2))
+    before = moved(site.initial_model(), "previous")
+    reply, state = method.train(site, Message(site.initial_model()), before, RoundContext(1, 2))
     assert tree.finite(reply)
     assert tree.equal(state, reply.model)
 

@@ -13,10 +13,10 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import ClientId, Dataset, Step
+from protofed.core.site import ArrayDataset, ClientId, RoundContext
 from protofed.core.training import Training
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.engines.rounds import run_round
 from protofed.methods import METHODS
 from protofed.testing import toy_sites
 from protofed.testing.toy import CLASSES, toy_data
@@ -24,23 +24,23 @@ from tests.methods.test_every_method import QUICK
 
 BATCH = 4
 Twist = Callable[[Message, int], Message]
-Data = dict[ClientId, Dataset]
+Data = dict[ClientId, ArrayDataset]
 
 
-def only(client: ClientId, *labels: int) -> Dataset:
+def only(client: ClientId, *labels: int) -> ArrayDataset:
     """The first images of a client's classes, one for each label that is named."""
     full = toy_data(client, 60)
     rows = []
     for place, label in enumerate(labels):
         found = (full.labels == label).nonzero().flatten()
         rows.append(found[place % len(found)])
-    return full.rows(torch.stack(rows))
+    return full.take(torch.stack(rows))
 
 
-def alike(client: ClientId) -> Dataset:
+def alike(client: ClientId) -> ArrayDataset:
     """The same image for every class."""
     data = only(client, *(label for label in range(CLASSES) if label != client))
-    return Dataset(data.images[:1].expand(len(data), -1, -1, -1).clone(), data.labels)
+    return ArrayDataset(data.images[:1].expand(len(data), -1, -1, -1).clone(), data.labels)
 
 
 FEDERATIONS: dict[str, Data] = {
@@ -66,15 +66,17 @@ def played(name: str, data: Data, twist: Twist = lambda reply, number: reply) ->
     sites = {c: replace(site, id=c, domain=toys[c].domain, train=d) for c, d in data.items()}
 
     class Twisting(LocalEngine[Any, Any]):
-        def exchange(self, inboxes: Mapping[int, Message], step: Step) -> dict[int, Message]:
+        def exchange(
+            self, inboxes: Mapping[int, Message], step: RoundContext
+        ) -> dict[int, Message]:
             replies = super().exchange(inboxes, step)
             return {client: twist(reply, step.round) for client, reply in replies.items()}
 
     engine, server = Twisting(method, sites), method.init_server(site)
     for number in range(2):
-        server = play_round(method, site, server, engine, sorted(sites), Step(number, 2))
+        server = run_round(method, site, server, engine, sorted(sites), RoundContext(number, 2))
     for client, its in sites.items():
-        x, _ = next(its.scan(its.train))
+        x, _ = next(its.eval_batches(its.train))
         scores = method.predict(its, method.publish(server), engine.state(client), x)
         assert scores.shape == (len(x), CLASSES)
         assert scores.isfinite().all()
@@ -97,7 +99,7 @@ def all_equal(table: Prototypes) -> Prototypes:
 
 @pytest.mark.parametrize("made", [all_zero, all_equal])
 @pytest.mark.parametrize(
-    "name", [n for n in METHODS if {"protos", "prototypes"} & {*METHODS[n]().travels.up}]
+    "name", [n for n in METHODS if {"protos", "prototypes"} & {*METHODS[n]().payload.up}]
 )
 def test_prototypes_that_are_all_zero_or_all_the_same_break_nothing(
     name: str, made: Callable[[Prototypes], Prototypes]

@@ -15,10 +15,10 @@ from torch import Tensor
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
-from protofed.core.method import About, AnyMethod, Global, Method
+from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Batch, Site, Step
+from protofed.core.site import RoundContext, Site, TrainingBatch
 from protofed.methods.fedexg import FedExg
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fedprox import FedProx
@@ -26,30 +26,34 @@ from protofed.methods.fedseproto import FedSeProto
 from protofed.methods.fpl import FPL
 from protofed.methods.local import Local
 from protofed.methods.pgct import PGCT
-from protofed.ops.exchange import phase
+from protofed.ops.exchange import phase_site
 from protofed.ops.guide import GUIDE
-from protofed.ops.losses import proximal
+from protofed.ops.losses import proximal_term
 from protofed.ops.prototypes import local_prototypes
 from protofed.testing import check_method, toy_sites
 from tests.methods import playing
 
-FIRST, SECOND = Step(0, 3, 0), Step(0, 3, 1)
+FIRST, SECOND = RoundContext(0, 3, 0), RoundContext(0, 3, 1)
 
 
 @dataclass(frozen=True)
-class Remembering(Method[Global, Model]):
+class Remembering(Method[ServerState, Model]):
     """A base with client state, like MOON: a spring to the client's own last model."""
 
-    about: ClassVar[About] = About(label="Remembering", title="A test")
+    info: ClassVar[MethodInfo] = MethodInfo(label="Remembering", title="A test")
 
     def init_client(self, site: Site) -> Model:
-        return site.fresh()
+        return site.initial_model()
 
-    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
-        task = F.cross_entropy(site.run(model, batch.x).logits, batch.y)
-        return task + 0.1 * proximal(model, state)
+    def loss(
+        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        task = F.cross_entropy(site.forward_train(model, batch.x).logits, batch.y)
+        return task + 0.1 * proximal_term(model, state)
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         reply, _ = super().train(site, inbox, state, step)
         return reply, reply.model
 
@@ -59,25 +63,25 @@ def after(method: AnyMethod, rounds: int = 1) -> Model:
     return playing.after(method, rounds)
 
 
-def example(lacking: tuple[int, ...] = (1, 3)) -> tuple[Site, Message, Batch]:
+def example(lacking: tuple[int, ...] = (1, 3)) -> tuple[Site, Message, TrainingBatch]:
     """A client, a parcel whose prototypes lack some classes (one has two rows), and a batch."""
     site, sites = toy_sites(PGCT())
     labels = [label for label in (0, 0, 1, 2, 3, 4) if label not in lacking]
     vectors = torch.randn(len(labels), 8, generator=site.rng("test"))
     protos = Prototypes(vectors, torch.tensor(labels), torch.ones(len(labels)).long())
     batch = next(sites[2].batches(SECOND))
-    return sites[2], Message(site.fresh(), extras={GUIDE: protos}), batch
+    return sites[2], Message(site.initial_model(), extras={GUIDE: protos}), batch
 
 
-def slow_loss(method: PGCT, site: Site, inbox: Message, batch: Batch) -> float:
+def slow_loss(method: PGCT, site: Site, inbox: Message, batch: TrainingBatch) -> float:
     """Eq. 3-8, image by image."""
     model, protos = tree.clone(inbox.model), inbox.extras[GUIDE]
     assert isinstance(protos, Prototypes)
-    out, head = site.run(model, batch.x), model.weights
+    out, head = site.forward_train(model, batch.x), model.weights
     rows = list(zip(protos.vectors, protos.labels.tolist(), strict=True))
     total, size = 0.0, len(batch.y)
     copies = len(rows) * method.n_aug if method.pfa_scope == "all" else method.n_aug
-    draw = site.rng("augment", batch.step.round, batch.step.leg, batch.number)
+    draw = site.rng("augment", batch.context.round, batch.context.exchange, batch.number)
     noise = torch.randn(size, copies, 8, generator=draw)
     for i, y in enumerate(batch.y.tolist()):
         f = out.z[i]
@@ -149,13 +153,13 @@ def test_noise_is_named_by_round_leg_and_batch() -> None:
     site, inbox, batch = example(())
     method = PGCT(eps=1.0)
 
-    def loss(batch: Batch) -> float:
+    def loss(batch: TrainingBatch) -> float:
         return float(method.loss(site, inbox, None, tree.clone(inbox.model), batch))
 
     others = [
         batch._replace(number=7),
-        batch._replace(step=SECOND._replace(round=1)),
-        batch._replace(step=FIRST),
+        batch._replace(context=SECOND._replace(round=1)),
+        batch._replace(context=FIRST),
     ]
     assert loss(batch) == loss(batch)
     assert len({loss(batch), *(loss(other) for other in others)}) == 4
@@ -167,12 +171,14 @@ def test_the_first_leg_is_the_bases_and_the_second_is_not() -> None:
     site, sites = toy_sites(method)
     inbox = method.publish(method.init_server(site))
     reply, _ = method.train(sites[0], inbox, None, FIRST)
-    alone, _ = base.train(phase(sites[0], FIRST, "half"), inbox, None, FIRST)
+    alone, _ = base.train(phase_site(sites[0], FIRST, "half"), inbox, None, FIRST)
     assert tree.equal(reply.model, alone.model)
     assert tree.equal(reply.extras[GUIDE], local_prototypes(sites[0], reply.model))
     parcel = Message(reply.model, extras={GUIDE: reply.extras[GUIDE]})
     on, _ = method.train(sites[1], parcel, None, SECOND)
-    plain, _ = Method().train(phase(sites[1], SECOND, "half"), Message(reply.model), None, SECOND)
+    plain, _ = Method().train(
+        phase_site(sites[1], SECOND, "half"), Message(reply.model), None, SECOND
+    )
     assert tree.equal(on.model, plain.model)
 
 
@@ -182,7 +188,7 @@ def test_a_bases_client_state_is_that_of_the_first_leg() -> None:
     inbox = method.publish(method.init_server(site))
     reply, state = method.train(sites[0], inbox, method.init_client(sites[0]), FIRST)
     assert tree.equal(state, reply.model)
-    parcel = Message(site.fresh(), extras={GUIDE: reply.extras[GUIDE]})
+    parcel = Message(site.initial_model(), extras={GUIDE: reply.extras[GUIDE]})
     assert method.train(sites[0], parcel, state, SECOND)[1] is state
 
 
@@ -191,9 +197,13 @@ def test_a_bases_server_state_goes_on() -> None:
     run = playing.play(method, 2)
     told, site = method.publish(run.server), run.sites[0]
     assert told.protos is not None
-    x, _ = next(site.scan(site.train))
-    assert torch.equal(method.predict(site, told, None, x), site.look(run.server.model, x).logits)
-    assert list(PGCT(base=FedProto()).opinions(site, told, Model(), x)) == ["nearest prototype"]
+    x, _ = next(site.eval_batches(site.train))
+    assert torch.equal(
+        method.predict(site, told, None, x), site.forward_eval(run.server.model, x).logits
+    )
+    assert list(PGCT(base=FedProto()).auxiliary_predictions(site, told, Model(), x)) == [
+        "nearest prototype"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import play_round
+from protofed.engines.rounds import run_round
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.scaffold import SCAFFOLD, Controlled
+from protofed.methods.scaffold import SCAFFOLD, ScaffoldServer
 from protofed.testing import toy_sites
 from tests.methods.parabolas import (
     ROUNDS,
@@ -108,8 +108,8 @@ def test_a_client_alone_is_never_corrected() -> None:
     engine, other = LocalEngine(method, alone), LocalEngine(plain, alone)
     ours, theirs = method.init_server(site), plain.init_server(site)
     for number in range(3):
-        ours = play_round(method, site, ours, engine, [2], Step(number, 3))
-        theirs = play_round(plain, site, theirs, other, [2], Step(number, 3))
+        ours = run_round(method, site, ours, engine, [2], RoundContext(number, 3))
+        theirs = run_round(plain, site, theirs, other, [2], RoundContext(number, 3))
         torch.testing.assert_close(ours.model.weights, theirs.model.weights, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(ours.variate, engine.states[2], rtol=1e-4, atol=1e-5)
 
@@ -117,13 +117,13 @@ def test_a_client_alone_is_never_corrected() -> None:
 def test_every_gradient_is_corrected_by_the_difference_of_the_variates() -> None:
     method = SCAFFOLD()
     _, sites = toy_sites(method)
-    site, batch = sites[0], next(sites[0].batches(Step(0, 1)))
-    c = tree.map(torch.cos, site.fresh().weights)
-    own = tree.map(lambda w: w.sin() + 1, site.fresh().weights)
-    inbox = Message(site.fresh(), extras={"variate": c})
+    site, batch = sites[0], next(sites[0].batches(RoundContext(0, 1)))
+    c = tree.map(torch.cos, site.initial_model().weights)
+    own = tree.map(lambda w: w.sin() + 1, site.initial_model().weights)
+    inbox = Message(site.initial_model(), extras={"variate": c})
 
     def gradients(method: SCAFFOLD | EvenAvg, state: object) -> dict[str, torch.Tensor]:
-        model = site.fresh()
+        model = site.initial_model()
         free = {name: leaf.requires_grad_() for name, leaf in model.weights.items()}
         loss = method.loss(site, inbox, state, model, batch)  # type: ignore[arg-type]
         return dict(zip(free, torch.autograd.grad(loss, list(free.values())), strict=True))
@@ -136,7 +136,7 @@ def test_every_gradient_is_corrected_by_the_difference_of_the_variates() -> None
 def test_the_servers_step_scales_the_mean_move_but_not_buffers() -> None:
     method = SCAFFOLD(global_lr=0.25)
     site, sites = toy_sites(method)
-    server, step = method.init_server(site), Step(0, 1)
+    server, step = method.init_server(site), RoundContext(0, 1)
     inboxes = method.send(site, server, [0, 3], step)
     replies = {
         c: method.train(sites[c], inboxes[c], method.init_client(site), step)[0] for c in (0, 3)
@@ -155,11 +155,13 @@ def test_without_a_learning_rate_nothing_moves() -> None:
     method = SCAFFOLD()
     site, sites = toy_sites(method)
     still = replace(sites[1], training=replace(sites[1].training, lr=0.0))
-    state = tree.map(lambda w: w + 1, site.fresh().weights)
-    inbox = method.send(site, Controlled(site.fresh(), state), [1], Step(0, 1))[1]
-    reply, new = method.train(still, inbox, state, Step(0, 1))
+    state = tree.map(lambda w: w + 1, site.initial_model().weights)
+    inbox = method.send(site, ScaffoldServer(site.initial_model(), state), [1], RoundContext(0, 1))[
+        1
+    ]
+    reply, new = method.train(still, inbox, state, RoundContext(0, 1))
     assert tree.equal(new, state)
-    assert tree.equal(Model(reply.model.weights), Model(site.fresh().weights))
+    assert tree.equal(Model(reply.model.weights), Model(site.initial_model().weights))
     assert not any(leaf.any() for leaf in tree.leaves(reply.extras))
 
 

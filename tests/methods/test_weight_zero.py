@@ -12,7 +12,7 @@ from protofed.core.message import Extra, Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Step
+from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedlsa import FedLSA
 from protofed.methods.fedme import FedMe
@@ -27,7 +27,7 @@ from protofed.methods.pgct import PGCT
 from protofed.ops.guide import GUIDE
 from protofed.testing import toy_sites
 
-LAST = Step(3, 4)
+LAST = RoundContext(3, 4)
 
 
 def broken(width: int) -> Prototypes:
@@ -52,29 +52,29 @@ def ruined(model: Model) -> Model:
         FedLSA(lam=0),
         PGCT(alpha=0, lam=0),
     ],
-    ids=lambda method: method.about.label,
+    ids=lambda method: method.info.label,
 )
 def test_what_has_no_weight_is_not_computed(method: AnyMethod) -> None:
     _, sites = toy_sites(method)
     site, protos = sites[1], broken(sites[1].net.features)
     extras: dict[str, Extra] = {"semantic": broken(5), "anchors": protos.vectors, GUIDE: protos}
     inbox, batch = Message(protos=protos, extras=extras), next(site.batches(LAST))
-    mine = method.loss(site, inbox, method.init_client(site), site.fresh(), batch)
-    plain = FedAvg().loss(site, Message(), None, site.fresh(), batch)
+    mine = method.loss(site, inbox, method.init_client(site), site.initial_model(), batch)
+    plain = FedAvg().loss(site, Message(), None, site.initial_model(), batch)
     assert torch.equal(mine, plain)
 
 
 def test_moon_without_weight_looks_at_no_other_model() -> None:
     site = toy_sites(MOON())[1][1]
-    batch, other = next(site.batches(LAST)), ruined(site.fresh())
-    mine = MOON(mu=0).loss(site, Message(other), other, site.fresh(), batch)
-    plain = FedAvg().loss(site, Message(), None, site.fresh(), batch)
+    batch, other = next(site.batches(LAST)), ruined(site.initial_model())
+    mine = MOON(mu=0).loss(site, Message(other), other, site.initial_model(), batch)
+    plain = FedAvg().loss(site, Message(), None, site.initial_model(), batch)
     assert torch.equal(mine, plain)
 
 
 def test_fedme_without_weight_learns_nothing_from_the_other_model() -> None:
     method, site = FedMe(mutual=0), toy_sites(FedMe())[1][1]
-    own, step = site.fresh(), Step(0, 1, 1)
+    own, step = site.initial_model(), RoundContext(0, 1, 1)
     silent = Model(tree.map(torch.zeros_like, own.weights), own.buffers)
     beside_silent, beside_equal = (
         method.train(site, Message(other), own, step)[0].model for other in (silent, own)
@@ -86,7 +86,7 @@ def test_fedsr_without_weights_asks_neither_for_the_length_nor_for_references() 
     """Features so long that their squares overflow, and a head that says nothing of them."""
     method = FedSR(alpha_l2r=0, alpha_cmi=0, l2_squared=True)
     site = toy_sites(method)[1][1]
-    model = site.fresh() | ruined(site.fresh().only("references"))
+    model = site.initial_model() | ruined(site.initial_model().only("references"))
     model.weights["neck.bias"][: site.net.features] = 1e30
     for part in ("weight", "bias"):
         model.weights[f"head.{part}"].zero_()

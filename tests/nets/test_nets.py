@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
-from protofed.core.model import ImageShape, Net, initial
-from protofed.nets import NETS, SMALLEST_SIDE, build
+from protofed.core.model import ImageShape, Net, model_from_net
+from protofed.nets import NETS, SMALLEST_SIDE, build_net
 
 CIFAR = ImageShape(3, 32)
 RESNET_BLOCKS = {
@@ -54,12 +54,12 @@ def test_names_are_alphabetical() -> None:
     ],
 )
 def test_parameter_counts(name: str, image: ImageShape, expected: int) -> None:
-    assert size(build(name, 10, image, seed=0)) == expected
+    assert size(build_net(name, 10, image, seed=0)) == expected
 
 
 @pytest.mark.parametrize("name", ["resnet18", "moon-resnet18"])
 def test_resnet18_encoder_count(name: str) -> None:
-    assert size(build(name, 100, CIFAR, seed=0).encoder) == 11_168_832
+    assert size(build_net(name, 100, CIFAR, seed=0).encoder) == 11_168_832
 
 
 def norm_keys(name: str) -> list[str]:
@@ -82,13 +82,13 @@ def torchvision_keys(blocks: tuple[int, ...]) -> list[str]:
 
 @pytest.mark.parametrize("name", RESNET_BLOCKS)
 def test_resnets_are_named_as_in_torchvision(name: str) -> None:
-    net = build(name, 10, CIFAR, seed=0)
+    net = build_net(name, 10, CIFAR, seed=0)
     assert list(net.encoder.state_dict()) == torchvision_keys(RESNET_BLOCKS[name])
     assert not list(net.neck.parameters())
 
 
 def test_resnet_maps_halve_three_times() -> None:
-    encoder = build("resnet10", 10, CIFAR, seed=0).encoder
+    encoder = build_net("resnet10", 10, CIFAR, seed=0).encoder
     shapes = []
     x = images(CIFAR, 2)
     for name in ("conv1", "layer1", "layer2", "layer3", "layer4"):
@@ -98,7 +98,7 @@ def test_resnet_maps_halve_three_times() -> None:
 
 
 def test_resnet_convolutions_start_with_fan_out_variance() -> None:
-    encoder = build("resnet10", 10, CIFAR, seed=0).encoder
+    encoder = build_net("resnet10", 10, CIFAR, seed=0).encoder
     for name, weight in encoder.named_parameters():
         if weight.dim() == 4:
             fan_out = weight.shape[0] * weight.shape[2] * weight.shape[3]
@@ -108,7 +108,7 @@ def test_resnet_convolutions_start_with_fan_out_variance() -> None:
 
 @pytest.mark.parametrize("name", RESNET_BLOCKS)
 def test_resnet_features_are_not_negative(name: str) -> None:
-    z = build(name, 10, CIFAR, seed=0)(images(CIFAR, 4)).z.detach()
+    z = build_net(name, 10, CIFAR, seed=0)(images(CIFAR, 4)).z.detach()
     assert z.min() >= 0
     assert z.max() > 0
 
@@ -117,7 +117,7 @@ def test_resnet_features_are_not_negative(name: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_every_size_gives_finite_outputs_and_gradients(name: str, channels: int, side: int) -> None:
     image = ImageShape(channels, side)
-    net = build(name, 7, image, seed=3)
+    net = build_net(name, 7, image, seed=3)
     out = net(images(image, 2))
     assert out.z.shape == (2, WIDTHS[name][1])
     assert out.logits.shape == (2, 7)
@@ -132,7 +132,7 @@ def test_every_size_gives_finite_outputs_and_gradients(name: str, channels: int,
 
 @pytest.mark.parametrize("name", NETS)
 def test_declared_widths_are_the_true_ones(name: str) -> None:
-    net = build(name, 7, CIFAR, seed=0)
+    net = build_net(name, 7, CIFAR, seed=0)
     hidden = net.encoder(images(CIFAR, 2))
     assert (net.width, net.features, net.classes) == (*WIDTHS[name], 7)
     assert hidden.shape == (2, net.width)
@@ -141,10 +141,10 @@ def test_declared_widths_are_the_true_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_seed_alone_decides_the_weights(name: str) -> None:
-    one = initial(build(name, 10, CIFAR, seed=1))
+    one = model_from_net(build_net(name, 10, CIFAR, seed=1))
     torch.rand(3)  # where torch's own generator stands must not matter
     before = torch.get_rng_state()
-    same, other = (initial(build(name, 10, CIFAR, seed=seed)) for seed in (1, 2))
+    same, other = (model_from_net(build_net(name, 10, CIFAR, seed=seed)) for seed in (1, 2))
     assert torch.equal(torch.get_rng_state(), before)
     assert tree.equal(one, same)
     for key, weight in one.weights.items():
@@ -165,7 +165,7 @@ def relu_before_pool(net: Net) -> Net:
 @pytest.mark.parametrize("name", ["lsa-cnn", "moon-cnn", "seproto-cnn", "seproto-cnn2"])
 def test_pool_and_relu_commute_bit_for_bit(name: str, side: int) -> None:
     image = ImageShape(3, side)
-    net = build(name, 10, image, seed=0)
+    net = build_net(name, 10, image, seed=0)
     swapped = relu_before_pool(net)
     assert isinstance(list(swapped.encoder.children())[2], nn.MaxPool2d)
     results = []
@@ -184,9 +184,9 @@ def test_pool_and_relu_commute_bit_for_bit(name: str, side: int) -> None:
 def test_smallest_side_works_and_the_next_smaller_is_refused(name: str) -> None:
     smallest = SMALLEST_SIDE.get(name, 1)
     image = ImageShape(3, smallest)
-    assert build(name, 10, image, seed=0)(images(image, 4)).logits.isfinite().all()
+    assert build_net(name, 10, image, seed=0)(images(image, 4)).logits.isfinite().all()
     with pytest.raises(ProtofedError, match=rf"'{name}'.* side {smallest - 1};.* is {smallest}\n"):
-        build(name, 10, ImageShape(3, smallest - 1), seed=0)
+        build_net(name, 10, ImageShape(3, smallest - 1), seed=0)
 
 
 @pytest.mark.parametrize("name", SMALLEST_SIDE)
@@ -201,7 +201,7 @@ def test_refused_side_would_not_run(name: str) -> None:
     [(ImageShape(1, 28), 256), (CIFAR, 400), (ImageShape(3, 64), 2704)],
 )
 def test_moon_cnn_grows_with_the_image(image: ImageShape, flat: int) -> None:
-    fc1 = build("moon-cnn", 10, image, seed=0).encoder.get_submodule("fc1")
+    fc1 = build_net("moon-cnn", 10, image, seed=0).encoder.get_submodule("fc1")
     assert isinstance(fc1, nn.Linear)
     assert fc1.in_features == flat
 
@@ -209,7 +209,7 @@ def test_moon_cnn_grows_with_the_image(image: ImageShape, flat: int) -> None:
 @pytest.mark.parametrize("name", ["lsa-cnn", "seproto-cnn"])
 def test_small_cnns_resize_only_where_the_map_does_not_fit(name: str) -> None:
     def resized(side: int) -> bool:
-        encoder = build(name, 10, ImageShape(3, side), seed=0).encoder
+        encoder = build_net(name, 10, ImageShape(3, side), seed=0).encoder
         return "resize" in dict(encoder.named_children())
 
     assert [resized(side) for side in (28, 32, 64)] == [True, False, True]
@@ -217,4 +217,4 @@ def test_small_cnns_resize_only_where_the_map_does_not_fit(name: str) -> None:
 
 def test_unknown_net_names_the_known_ones() -> None:
     with pytest.raises(ProtofedError, match=r"unknown net 'resnet11'; did you mean(.|\n)*lsa-cnn"):
-        build("resnet11", 10, CIFAR, seed=0)
+        build_net("resnet11", 10, CIFAR, seed=0)

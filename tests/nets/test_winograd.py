@@ -12,16 +12,16 @@ from torch.func import functional_call
 
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
-from protofed.core.model import ImageShape, initial
-from protofed.nets import NETS, build
+from protofed.core.model import ImageShape, model_from_net
+from protofed.nets import NETS, build_net
 from protofed.nets.winograd import (
     INPUT,
     KERNEL,
     LEAST_CHANNELS,
     OUTPUT,
     WinogradConv2d,
-    convolve,
-    fits,
+    fits_winograd,
+    winograd_conv2d,
 )
 
 CIFAR = ImageShape(3, 32)
@@ -59,7 +59,7 @@ def test_a_slow_loop_gives_the_same() -> None:
         at, to = row + down - 1, column + right - 1
         if 0 <= at < 5 and 0 <= to < 6:
             expected[:, :, row, column] += x[:, :, at, to] @ weight[:, :, down, right].T
-    torch.testing.assert_close(convolve(x, weight), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(winograd_conv2d(x, weight), expected, rtol=1e-10, atol=1e-10)
 
 
 @given(
@@ -78,7 +78,7 @@ def test_equals_torch_in_double_precision(
     x = draw(count, inward, height, width).contiguous(memory_format=layout)
     weight = draw(outward, inward, 3, 3).contiguous(memory_format=layout)
     upstream = draw(count, outward, height, width).contiguous(memory_format=layout)
-    found = through(convolve, x, weight, upstream)
+    found = through(winograd_conv2d, x, weight, upstream)
     expected = through(direct, x, weight, upstream)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
@@ -87,7 +87,7 @@ def test_equals_torch_in_double_precision(
 @pytest.mark.parametrize("side", [4, 7])
 def test_gradcheck(side: int) -> None:
     x, weight = draw(2, 2, side, side).requires_grad_(), draw(3, 2, 3, 3).requires_grad_()
-    assert torch.autograd.gradcheck(convolve, (x, weight))
+    assert torch.autograd.gradcheck(winograd_conv2d, (x, weight))
 
 
 @pytest.mark.parametrize(("channels", "side"), [(128, 16), (256, 8), (512, 4), (128, 7)])
@@ -96,7 +96,7 @@ def test_single_precision_is_off_by_rounding_only(channels: int, side: int) -> N
     weight = draw(channels, channels, 3, 3) / channels
     upstream = draw(8, channels, side, side).flip(0)
     exact = through(direct, x, weight, upstream)
-    found = through(convolve, x.float(), weight.float(), upstream.float())
+    found = through(winograd_conv2d, x.float(), weight.float(), upstream.float())
     for one, other in zip(found, exact, strict=True):
         error = (one.double() - other).norm() / other.norm()
         assert 0 < error < 1e-5
@@ -104,17 +104,17 @@ def test_single_precision_is_off_by_rounding_only(channels: int, side: int) -> N
 
 def test_only_the_gradient_that_is_asked_for() -> None:
     x, weight = draw(1, 2, 4, 4), draw(2, 2, 3, 3).requires_grad_()
-    convolve(x, weight).sum().backward()
+    winograd_conv2d(x, weight).sum().backward()
     assert weight.grad is not None
     frozen = weight.detach()
     x.requires_grad_()
-    convolve(x, frozen).sum().backward()
+    winograd_conv2d(x, frozen).sum().backward()
     assert x.grad is not None
     assert frozen.grad is None
 
 
 def test_output_lies_channels_last() -> None:
-    y = convolve(draw(2, 8, 8, 8), draw(8, 8, 3, 3))
+    y = winograd_conv2d(draw(2, 8, 8, 8), draw(8, 8, 3, 3))
     assert y.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -134,7 +134,7 @@ def test_output_lies_channels_last() -> None:
     ],
 )
 def test_which_convolutions_are_replaced(conv: nn.Conv2d, expected: bool) -> None:
-    assert fits(conv) == expected
+    assert fits_winograd(conv) == expected
 
 
 def replaced(net: nn.Module) -> list[str]:
@@ -142,12 +142,12 @@ def replaced(net: nn.Module) -> list[str]:
 
 
 def test_resnet_keeps_its_names_and_weights() -> None:
-    plain = build("resnet10", 10, CIFAR, seed=1)
-    fast = build("resnet10", 10, CIFAR, seed=1, conv="winograd")
+    plain = build_net("resnet10", 10, CIFAR, seed=1)
+    fast = build_net("resnet10", 10, CIFAR, seed=1, conv="winograd")
     assert replaced(plain) == []
     assert replaced(fast) == [f"encoder.layer{stage}.0.conv2" for stage in (2, 3, 4)]
     assert list(plain.state_dict()) == list(fast.state_dict())
-    assert tree.equal(initial(plain), initial(fast))
+    assert tree.equal(model_from_net(plain), model_from_net(fast))
 
 
 @pytest.mark.parametrize(("side", "count"), [(32, 4), (28, 3), (20, 1)])
@@ -156,8 +156,8 @@ def test_resnet_computes_the_same(side: int, count: int) -> None:
     x = draw(count, 3, side, side).contiguous(memory_format=torch.channels_last)
     results = []
     for conv in ("direct", "winograd"):
-        net = build("resnet10", 10, image, seed=1, conv=conv).double().train(count > 1)
-        model = initial(net)
+        net = build_net("resnet10", 10, image, seed=1, conv=conv).double().train(count > 1)
+        model = model_from_net(net)
         free = [leaf.requires_grad_() for leaf in model.weights.values()]
         out = functional_call(net, {**model.weights, **model.buffers}, (x,), strict=True)
         loss = F.cross_entropy(out.logits, torch.arange(count))
@@ -169,7 +169,7 @@ def test_resnet_computes_the_same(side: int, count: int) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_refused_where_it_does_nothing(name: str) -> None:
     if "resnet" in name:
-        assert replaced(build(name, 10, CIFAR, seed=0, conv="winograd"))
+        assert replaced(build_net(name, 10, CIFAR, seed=0, conv="winograd"))
     else:
         with pytest.raises(ProtofedError, match=rf"conv: .*'{name}' has none(.|\n)*resnet10"):
-            build(name, 10, CIFAR, seed=0, conv="winograd")
+            build_net(name, 10, CIFAR, seed=0, conv="winograd")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protofed.core.rng import rng
-from protofed.ops.cluster import finch
+from protofed.ops.cluster import finch_clusters
 
 SIZES = (1, 2, 3, 5, 20, 40)
 
@@ -27,7 +27,7 @@ def named_by_first_member(partition: list[int]) -> list[int]:
 
 
 def ours(points: Tensor) -> list[list[int]]:
-    return [named_by_first_member(partition.tolist()) for partition in finch(points)]
+    return [named_by_first_member(partition.tolist()) for partition in finch_clusters(points)]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_each_partition_at_least_halves_the_one_before_and_cuts_none_of_its_clus
     at most n / 2 are left, two or more fewer.
     """
     for case in range(60):
-        partitions = finch(torch.randn(40, 2 + case % 9, generator=rng("halves", case)))
+        partitions = finch_clusters(torch.randn(40, 2 + case % 9, generator=rng("halves", case)))
         counts = [40] + [int(partition.max()) + 1 for partition in partitions]
         assert all(2 * after <= before for before, after in pairwise(counts))
         for fine, coarse in pairwise(partitions):
@@ -125,12 +125,12 @@ def test_each_partition_at_least_halves_the_one_before_and_cuts_none_of_its_clus
 
 def test_only_the_first_partition_may_have_one_cluster() -> None:
     for case in range(60):
-        partitions = finch(torch.randn(30, 3, generator=rng("coarsest", case)))
+        partitions = finch_clusters(torch.randn(30, 3, generator=rng("coarsest", case)))
         assert all(int(partition.max()) > 0 for partition in partitions[1:])
 
 
 def test_it_neither_changes_nor_differentiates_its_points() -> None:
     points = torch.randn(12, 4, generator=rng("untouched"), requires_grad=True)
     before = points.detach().clone()
-    assert all(not partition.requires_grad for partition in finch(points))
+    assert all(not partition.requires_grad for partition in finch_clusters(points))
     assert torch.equal(points, before)

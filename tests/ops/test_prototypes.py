@@ -10,12 +10,18 @@ import torch.nn.functional as F
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Site, Step
+from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.prototypes import Collect, local_prototypes, received, watching, with_prototypes
+from protofed.ops.prototypes import (
+    Collect,
+    local_prototypes,
+    recording_site,
+    stack_client_prototypes,
+    train_with_prototypes,
+)
 from protofed.testing import toy_sites
 
-STEP = Step(0, 1)
+STEP = RoundContext(0, 1)
 Sums = dict[int, list[torch.Tensor]]
 
 
@@ -24,8 +30,8 @@ def client(number: int) -> Site:
 
 
 def trained(site: Site, collect: Collect) -> Message:
-    inbox = Message(site.fresh())
-    return with_prototypes(collect, site, lambda s: FedAvg().train(s, inbox, None, STEP))[0]
+    inbox = Message(site.initial_model())
+    return train_with_prototypes(collect, site, lambda s: FedAvg().train(s, inbox, None, STEP))[0]
 
 
 def table(message: Message) -> Prototypes:
@@ -71,14 +77,14 @@ def test_post_is_a_slow_look_at_all_images_after_training() -> None:
     site, features = client(2), Sums()
     reply = trained(site, "post")
     for image, label in zip(site.train.images, site.train.labels.tolist(), strict=True):
-        x = site.pixels.test(image[None])
-        features.setdefault(label, []).append(site.look(reply.model, x).z[0])
+        x = site.pixels.normalize(image[None])
+        features.setdefault(label, []).append(site.forward_eval(reply.model, x).z[0])
     same_means(table(reply), features)
 
 
 def test_how_prototypes_are_collected_changes_them_and_nothing_else() -> None:
     post, online = trained(client(1), "post"), trained(client(1), "online")
-    plain, _ = FedAvg().train(client(1), Message(client(1).fresh()), None, STEP)
+    plain, _ = FedAvg().train(client(1), Message(client(1).initial_model()), None, STEP)
     assert not torch.allclose(table(post).vectors, table(online).vectors)
     assert tree.equal(replace(post, protos=None), plain)
     assert tree.equal(replace(online, protos=None), plain)
@@ -94,26 +100,26 @@ def test_prototypes_carry_no_gradient_and_absent_classes_no_row(collect: Collect
 
 def test_looking_changes_no_model_and_needs_no_order() -> None:
     site = client(0)
-    model = site.fresh()
+    model = site.initial_model()
     before, protos = tree.clone(model), local_prototypes(site, model)
     assert tree.equal(model, before)
     order = torch.arange(len(site.train)).flip(0)
-    turned = local_prototypes(replace(site, train=site.train.rows(order)), model)
+    turned = local_prototypes(replace(site, train=site.train.take(order)), model)
     torch.testing.assert_close(protos.vectors, turned.vectors)
 
 
 def test_a_watching_site_remembers_the_last_epoch_of_the_epochs_asked_for() -> None:
-    site = watching(client(0))
-    model = site.fresh()
+    site = recording_site(client(0))
+    model = site.initial_model()
     for batch in site.batches(STEP, "warm up", epochs=3):
         site.run(model, batch.x)
-        site.look(model, batch.x)  # looks are not training
+        site.forward_eval(model, batch.x)  # looks are not training
     assert sum(len(labels) for _, labels in site.seen) == len(site.train)
 
 
 def test_received_stacks_in_the_order_of_clients_and_skips_the_silent() -> None:
     one = Prototypes(torch.ones(1, 2), torch.tensor([4]), torch.tensor([3]))
     two = Prototypes(torch.zeros(2, 2), torch.tensor([0, 4]), torch.tensor([1, 2]))
-    rows = received({0: Message(protos=one), 1: Message(), 2: Message(protos=two)})
+    rows = stack_client_prototypes({0: Message(protos=one), 1: Message(), 2: Message(protos=two)})
     assert rows.labels.tolist() == [4, 0, 4]
     assert rows.counts.tolist() == [3, 1, 2]

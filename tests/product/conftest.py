@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
 from tests.cli.conftest import _plain_surroundings as _plain_surroundings
 from tests.cli.conftest import cli as cli
@@ -37,7 +37,7 @@ def played(photos: Path) -> Played:
         }
         if method == "fedmd":
             raw |= {"partition": {"kind": "shares", "share": 0.5}, "public": {"samples": 4}}
-        run(experiment_from(raw), folder, workers=0)
+        run(parse_experiment(raw), folder, workers=0)
         return folder
 
     return play

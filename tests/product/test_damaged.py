@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.pack import pack, unpack
+from protofed.core.pack import pack_tree, unpack_tree
 from tests.cli.conftest import Cli
 from tests.product.conftest import Played
 
@@ -83,8 +83,10 @@ def test_a_run_whose_model_holds_nan_is_refused(
 
     folder = Path(shutil.copytree(played(), tmp_path / "run"))
     place = folder / "checkpoints" / "round-00001"
-    server = unpack((place / "server.safetensors").read_bytes())
-    (place / "server.safetensors").write_bytes(pack(tree.map(lambda one: one * torch.nan, server)))
+    server = unpack_tree((place / "server.safetensors").read_bytes())
+    (place / "server.safetensors").write_bytes(
+        pack_tree(tree.map(lambda one: one * torch.nan, server))
+    )
     manifest: dict[str, Any] = json.loads((place / "manifest.json").read_text())
     digest = hashlib.sha256((place / "server.safetensors").read_bytes()).hexdigest()
     manifest["sha256"]["server.safetensors"] = digest

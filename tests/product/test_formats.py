@@ -15,9 +15,15 @@ from safetensors.torch import save_file
 
 from protofed.core.errors import ProtofedError
 from protofed.methods import METHODS
-from protofed.product.formats import FORMATS, Difference, compared, read, write
-from protofed.product.portable import Answers, Portable
-from protofed.product.source import Product, take
+from protofed.product.formats import (
+    FORMATS,
+    OutputDifference,
+    compare_outputs,
+    read_export,
+    write_export,
+)
+from protofed.product.portable import InferenceModule, ModelOutputs
+from protofed.product.source import TrainedProduct, load_trained_model
 from tests.cli.conftest import Cli
 from tests.product.conftest import Played
 
@@ -27,24 +33,24 @@ def test_every_methods_model_answers_from_a_file_as_in_its_run(
     method: str, played: Played, tmp_path: Path
 ) -> None:
     folder = played(method)
-    taken = take(folder, client=1 if METHODS[method]().personal else None)
+    taken = load_trained_model(folder, client=1 if METHODS[method]().personal else None)
     for kind in ("safetensors", "torchscript"):
         out = tmp_path / f"model{FORMATS[kind].ending}"
-        found = write(taken, FORMATS[kind], out)
+        found = write_export(taken, FORMATS[kind], out)
         assert found.images == len(taken.images) > 1
         assert found.scores < 1e-5
-        facts = read(out).facts
+        facts = read_export(out).facts
         assert facts == taken.product.facts
-        assert (facts.classes, facts.method) == (("bird", "cat"), METHODS[method].about.label)
+        assert (facts.classes, facts.method) == (("bird", "cat"), METHODS[method].info.label)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedsr", "fedlsa", "fedseproto"])
 def test_onnx_answers_as_the_run_for_any_number_of_images(
     method: str, played: Played, tmp_path: Path
 ) -> None:
-    taken = take(played(method))
+    taken = load_trained_model(played(method))
     out = tmp_path / "model.onnx"
-    assert write(taken, FORMATS["onnx"], out).scores < 1e-5
+    assert write_export(taken, FORMATS["onnx"], out).scores < 1e-5
     model = onnx.load(out)
     onnx.checker.check_model(model, full_check=True)
     texts = {one.key: json.loads(one.value) for one in model.metadata_props}
@@ -65,9 +71,9 @@ def test_onnx_answers_as_the_run_for_any_number_of_images(
 def test_a_file_tells_nothing_of_the_machine_it_was_made_on(
     played: Played, photos: Path, tmp_path: Path
 ) -> None:
-    taken = take(played())
+    taken = load_trained_model(played())
     for kind in FORMATS.values():
-        write(taken, kind, tmp_path / f"model{kind.ending}")
+        write_export(taken, kind, tmp_path / f"model{kind.ending}")
         content = (tmp_path / f"model{kind.ending}").read_bytes()
         assert str(photos.parent).encode() not in content
         if kind is not FORMATS["torchscript"]:  # torch keeps the names of source files in it
@@ -91,7 +97,7 @@ def test_a_client_is_named_where_each_has_a_model(cli: Cli, played: Played) -> N
     assert files[0].read_bytes() != files[1].read_bytes()
 
 
-class Wrong(Portable):
+class Wrong(InferenceModule):
     """A model whose file would say something else than its run."""
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,7 +109,7 @@ class Wrong(Portable):
 def test_a_file_that_answers_otherwise_never_comes_to_its_place(
     kind: str, cli: Cli, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protofed.product.portable.Portable", Wrong)
+    monkeypatch.setattr("protofed.product.portable.InferenceModule", Wrong)
     out = Path(f"model{FORMATS[kind].ending}")
     ended = cli("export", played(), "--to", kind, "-o", out)
     assert ended.code == 2
@@ -112,15 +118,15 @@ def test_a_file_that_answers_otherwise_never_comes_to_its_place(
 
 
 def test_the_check_refuses_nan(played: Played) -> None:
-    taken = take(played())
+    taken = load_trained_model(played())
 
-    def nothing(images: torch.Tensor) -> Answers:
+    def nothing(images: torch.Tensor) -> ModelOutputs:
         empty = torch.full((len(images), 2), torch.nan)
-        return Answers(empty, empty)
+        return ModelOutputs(empty, empty)
 
     with pytest.raises(ProtofedError, match="check failed"):
-        compared(Product(taken.product.facts, nothing), taken)
-    assert isinstance(compared(taken.product, taken), Difference)
+        compare_outputs(TrainedProduct(taken.product.facts, nothing), taken)
+    assert isinstance(compare_outputs(taken.product, taken), OutputDifference)
 
 
 def test_without_the_extra_the_command_to_install_it_is_told(
@@ -155,13 +161,13 @@ def test_strangers_files_and_other_weights_are_refused(played: Played, tmp_path:
     strange = tmp_path / "strange.safetensors"
     save_file({"a": torch.zeros(1)}, strange)
     with pytest.raises(ProtofedError, match="not written by `protofed export`"):
-        read(strange)
-    facts = take(played()).product.facts.texts()
+        read_export(strange)
+    facts = load_trained_model(played()).product.facts.texts()
     save_file({"a": torch.zeros(1)}, strange, facts)
     with pytest.raises(ProtofedError, match="do not fit its spec"):
-        read(strange)
+        read_export(strange)
     save_file({"a": torch.zeros(1)}, strange, facts | {"classes": "[]"})
     with pytest.raises(ProtofedError, match="metadata is damaged"):
-        read(strange)
+        read_export(strange)
     with pytest.raises(ProtofedError, match="is no model"):
-        read(tmp_path / "model.exe")
+        read_export(tmp_path / "model.exe")

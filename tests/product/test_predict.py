@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from protofed.core.model import initial
-from protofed.core.site import Dataset
-from protofed.data.decode import Decoded, decode
-from protofed.experiment.opened import open_run
+from protofed.core.model import model_from_net
+from protofed.core.site import ArrayDataset
+from protofed.data.decode import DecodedImage, decode_image
+from protofed.experiment.opened import open_trained_run
 from protofed.figures.saliency import grad_cam
 from protofed.product import explain
-from protofed.product.ask import ask, found
-from protofed.product.explain import Explainer
-from protofed.product.source import take
+from protofed.product.ask import find_images, predict_images
+from protofed.product.explain import HeatMapWriter
+from protofed.product.source import load_trained_model
 from tests.cli.conftest import Cli
 from tests.data.pictures import spoil
 from tests.figures.played import Contrary
@@ -55,16 +55,16 @@ def test_the_labels_are_those_of_the_runs_own_predictions(
 ) -> None:
     folder = played("fedproto")
     answers = json.loads(cli("predict", folder, photos, "--json").out)["answers"]
-    images = [decode(str(file), 16) for file in sorted(photos.rglob("*.*"))]
-    pixels = np.stack([image.pixels for image in images if isinstance(image, Decoded)])
-    opened = open_run(folder)
+    images = [decode_image(str(file), 16) for file in sorted(photos.rglob("*.*"))]
+    pixels = np.stack([image.pixels for image in images if isinstance(image, DecodedImage)])
+    opened = open_trained_run(folder)
     labels = torch.zeros(len(pixels), dtype=torch.int64)
-    said = opened.predictions(Dataset(torch.from_numpy(pixels), labels))
+    said = opened.predictions(ArrayDataset(torch.from_numpy(pixels), labels))
     assert [one["label"] for one in answers] == [("bird", "cat")[n] for n in said.tolist()]
     assert len(answers) == 24
     inbox, (site, model) = opened.method.publish(opened.server), opened.model()
     assert inbox.protos is not None
-    z = site.look(model, site.pixels.test(torch.from_numpy(pixels))).z
+    z = site.forward_eval(model, site.pixels.normalize(torch.from_numpy(pixels))).z
     for one, feature in zip(answers, z, strict=True):  # the nearest by a slow loop
         gaps = (inbox.protos.vectors - feature).square().sum(1).sqrt().tolist()
         place = gaps.index(min(gaps))
@@ -150,7 +150,7 @@ def test_explain_writes_a_picture_for_each_image(
 def test_the_heat_is_that_of_the_label(
     played: Played, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    product = take(played()).product
+    product = load_trained_model(played()).product
     assert product.portable is not None
     product.portable.method = Contrary()  # whose label is never the one that the net likes best
     shown: list[tuple[Tensor, Tensor, str]] = []
@@ -159,17 +159,19 @@ def test_the_heat_is_that_of_the_label(
         shown.append(given)
         return b""
 
-    monkeypatch.setattr(explain, "explained", caught)
-    (answer,) = ask(
-        product, found([photos / "neg" / "cat" / "001.png"]), Explainer(product, tmp_path / "heat")
+    monkeypatch.setattr(explain, "explanation_figure", caught)
+    (answer,) = predict_images(
+        product,
+        find_images([photos / "neg" / "cat" / "001.png"]),
+        HeatMapWriter(product, tmp_path / "heat"),
     )
     ((image, heat, title),) = shown
-    net, x = product.portable.net, product.portable.pixels.test(image[None])
+    net, x = product.portable.net, product.portable.pixels.normalize(image[None])
     least = net(x).logits.argmin(1)
     assert title.startswith(f"{answer.label}: ")
     assert answer.label == product.facts.classes[int(least)]
-    assert torch.equal(heat, grad_cam(net, initial(net), x, least)[0])
-    assert not torch.equal(heat, grad_cam(net, initial(net), x, 1 - least)[0])
+    assert torch.equal(heat, grad_cam(net, model_from_net(net), x, least)[0])
+    assert not torch.equal(heat, grad_cam(net, model_from_net(net), x, 1 - least)[0])
 
 
 def test_a_place_that_cannot_hold_pictures_is_told(

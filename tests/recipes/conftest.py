@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from protofed.experiment.runner import run
-from protofed.recipes.play import get_ready
-from protofed.recipes.recipe import names, read_recipe
+from protofed.recipes.play import prepare_recipe
+from protofed.recipes.recipe import read_recipe, recipe_names
 
 
 @pytest.fixture(scope="session")
 def smoked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every smoke run of every recipe, finished."""
     runs = tmp_path_factory.mktemp("smoked")
-    ready = [get_ready(read_recipe(name), "smoke", [], None, runs) for name in names()]
+    ready = [prepare_recipe(read_recipe(name), "smoke", [], None, runs) for name in recipe_names()]
     for cell in {cell.folder: cell for one in ready for cell in one.cells}.values():
         run(cell.experiment, cell.folder)
     return runs

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from protofed.recipes.papers import PrintedPart, PrintedRow, printed
-from protofed.recipes.recipe import names, read_recipe
+from protofed.recipes.papers import PrintedPart, PrintedRow, printed_table
+from protofed.recipes.recipe import read_recipe, recipe_names
 
-PARTS = [(table, part) for table in printed() for part in printed()[table].parts]
+PARTS = [(table, part) for table in printed_table() for part in printed_table()[table].parts]
 HALF = 0.005 + 1e-9  # what rounding to two decimals may move
 # Test images of a domain, as the published values reveal them.
 OFFICE, PACS = (224, 190, 58, 30), (501, 615, 704, 1179)
@@ -42,13 +42,13 @@ def found(part: PrintedPart, baseline: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize(("table", "part"), PARTS)
 def test_averages_and_differences_fit_but_for_the_listed_faults(table: str, part: str) -> None:
-    facts = printed()[table].parts[part]
+    facts = printed_table()[table].parts[part]
     listed = {(fault.kind, fault.row) for fault in facts.faults if fault.kind != "text"}
     assert found(facts, read_recipe(table).baseline) == listed
 
 
 def test_a_slip_of_the_pen_would_be_found() -> None:
-    facts = printed()["fedlsa-table2"].parts["office"]
+    facts = printed_table()["fedlsa-table2"].parts["office"]
     row = facts.rows["FedLSA"]
     slip = PrintedRow(values=(55.9, *row.values[1:]), avg=row.avg, delta=row.delta)
     wrong = facts.model_copy(update={"rows": {**facts.rows, "FedLSA": slip}})
@@ -57,7 +57,7 @@ def test_a_slip_of_the_pen_would_be_found() -> None:
 
 @pytest.mark.parametrize(("table", "part"), PARTS)
 def test_rows_have_a_value_for_each_column_and_faults_name_rows(table: str, part: str) -> None:
-    facts = printed()[table].parts[part]
+    facts = printed_table()[table].parts[part]
     for row in facts.rows.values():
         assert len(row.values) == len(facts.columns)
         assert (row.avg is None) == (len(row.values) == 1)
@@ -75,14 +75,14 @@ def test_rows_have_a_value_for_each_column_and_faults_name_rows(table: str, part
     ],
 )
 def test_values_of_fedlsa_fit_one_evaluation(table: str, part: str, sizes: tuple[int, ...]) -> None:
-    for label, row in printed()[table].parts[part].rows.items():
+    for label, row in printed_table()[table].parts[part].rows.items():
         for value, images in zip(row.values, sizes, strict=True):
             assert fits(value, images, 1), f"{label}: {value} of {images}"
 
 
 @pytest.mark.parametrize("table", ["fpl-table1", "fpl-table2"])
 def test_values_of_fpl_fit_three_trials_of_five_but_for_the_told_rows(table: str) -> None:
-    part = printed()[table].parts["office"]
+    part = printed_table()[table].parts["office"]
     odd = {fault.row for fault in part.faults if "10 evaluations" in fault.note}
     for label, row in part.rows.items():
         times = 10 if label in odd else 15
@@ -93,7 +93,7 @@ def test_values_of_fpl_fit_three_trials_of_five_but_for_the_told_rows(table: str
 
 
 def test_rows_that_two_tables_of_a_paper_share_are_the_same() -> None:
-    tables = printed()
+    tables = printed_table()
     for one, other, label in (
         ("fpl-table1", "fpl-table2", "FPL"),
         ("fpl-table1", "fpl-table2", "FedAvg"),
@@ -112,4 +112,4 @@ def test_rows_that_two_tables_of_a_paper_share_are_the_same() -> None:
 
 
 def test_every_table_has_a_recipe() -> None:
-    assert tuple(printed()) == names()
+    assert tuple(printed_table()) == recipe_names()

@@ -11,28 +11,28 @@ import pytest
 from protofed.core.errors import ProtofedError
 from protofed.data.catalog import BENCHMARKS
 from protofed.data.digits_mini import DOMAINS
-from protofed.recipes.estimate import Pace, measure
-from protofed.recipes.listing import duration, listing
-from protofed.recipes.papers import printed
-from protofed.recipes.play import get_ready, play, unfinished
-from protofed.recipes.recipe import names, read_recipe
-from protofed.recipes.report import Report
-from protofed.recipes.scale import Scale, plan
-from protofed.study.pool import Progress
-from protofed.study.variants import Cell
+from protofed.recipes.estimate import RoundPace, measure_pace
+from protofed.recipes.listing import format_duration, list_recipes
+from protofed.recipes.papers import printed_table
+from protofed.recipes.play import prepare_recipe, run_recipe, unfinished_cells
+from protofed.recipes.recipe import read_recipe, recipe_names
+from protofed.recipes.report import RecipeReport
+from protofed.recipes.scale import Scale, plan_runs
+from protofed.study.pool import GridProgress
+from protofed.study.variants import GridCell
 
 
-def nothing(progress: Progress) -> None:
+def nothing(progress: GridProgress) -> None:
     assert not progress.news  # all is finished before
 
 
-def smoke(name: str, runs: Path) -> Report:
-    return play(get_ready(read_recipe(name), "smoke", [], None, runs), 2, nothing)
+def smoke(name: str, runs: Path) -> RecipeReport:
+    return run_recipe(prepare_recipe(read_recipe(name), "smoke", [], None, runs), 2, nothing)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_runs_at_smoke(name: str, smoked: Path) -> None:
-    report, facts = smoke(name, smoked), printed()[name]
+    report, facts = smoke(name, smoked), printed_table()[name]
     assert report.skipped == {}
     assert [part.part for part in report.parts] == list(facts.parts)
     for part in report.parts:
@@ -47,8 +47,8 @@ def test_every_recipe_runs_at_smoke(name: str, smoked: Path) -> None:
 
 
 def test_smoke_shows_what_the_runs_wrote(smoked: Path) -> None:
-    ready = get_ready(read_recipe("fedlsa-table5"), "smoke", [], None, smoked)
-    (part,) = play(ready, 1, nothing).parts
+    ready = prepare_recipe(read_recipe("fedlsa-table5"), "smoke", [], None, smoked)
+    (part,) = run_recipe(ready, 1, nothing).parts
     cell = ready.plans[0].cells[-1]
     wrote = json.loads((cell.folder / "scores.jsonl").read_text().splitlines()[-1])["domains"]
     shown = [part.lines[-1].ours[column] for column in ("Caltech", "Amazon", "Webcam", "DSLR")]
@@ -57,9 +57,9 @@ def test_smoke_shows_what_the_runs_wrote(smoked: Path) -> None:
 
 def test_smoke_is_small_and_shares_equal_rows(tmp_path: Path) -> None:
     recipe = read_recipe("fedlsa-table2")
-    ready = get_ready(recipe, "smoke", [], None, tmp_path)
+    ready = prepare_recipe(recipe, "smoke", [], None, tmp_path)
     for cell in ready.cells:
-        spec = cell.experiment.plain()
+        spec = cell.experiment.to_dict()
         assert (spec["data"]["name"], spec["rounds"]) == ("digits-mini", 2)
         assert spec["training"]["epochs"] == 1
         assert spec["method"].get("server_epochs", 0) <= 2
@@ -70,9 +70,9 @@ def test_smoke_is_small_and_shares_equal_rows(tmp_path: Path) -> None:
 def test_quick_has_fewer_rounds_and_one_seed_unless_told(tmp_path: Path) -> None:
     recipe = read_recipe("fpl-table1")
     office = recipe.part("office")
-    whole = plan(recipe, office, "paper", None, tmp_path).cells
-    quick = plan(recipe, office, "quick", None, tmp_path).cells
-    more = plan(recipe, office, "quick", 2, tmp_path).cells
+    whole = plan_runs(recipe, office, "paper", None, tmp_path).cells
+    quick = plan_runs(recipe, office, "quick", None, tmp_path).cells
+    more = plan_runs(recipe, office, "quick", 2, tmp_path).cells
     assert {cell.experiment.rounds for cell in whole} == {100}
     assert {cell.experiment.rounds for cell in quick} == {10}
     assert [{cell.seed for cell in some} for some in (whole, quick, more)] == [
@@ -80,7 +80,7 @@ def test_quick_has_fewer_rounds_and_one_seed_unless_told(tmp_path: Path) -> None
         {0},
         {0, 1},
     ]
-    one, other = whole[0].experiment.plain(), quick[0].experiment.plain()
+    one, other = whole[0].experiment.to_dict(), quick[0].experiment.to_dict()
     assert {key for key in one if one[key] != other[key]} == {"rounds"}
 
 
@@ -104,26 +104,26 @@ def test_the_note_tells_what_really_runs(
     scale: Scale, seeds: int | None, told: str, tmp_path: Path
 ) -> None:
     recipe = read_recipe("fpl-table1")
-    assert plan(recipe, recipe.part("office"), scale, seeds, tmp_path).note == told
+    assert plan_runs(recipe, recipe.part("office"), scale, seeds, tmp_path).note == told
 
 
 def test_a_part_whose_runs_all_failed_leaves_the_others(
     smoked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = get_ready(read_recipe("fpl-table3"), "smoke", [], None, smoked)
+    ready = prepare_recipe(read_recipe("fpl-table3"), "smoke", [], None, smoked)
     digits, office = ready.plans
     lost = tuple(c._replace(folder=tmp_path / c.folder.name) for c in office.cells)
 
-    def fail(cells: Sequence[Cell], workers: int, watch: object) -> dict[Path, str]:
+    def fail(cells: Sequence[GridCell], workers: int, watch: object) -> dict[Path, str]:
         # One row of digits fails first, then all of office; the second row of digits is there.
         return {digits.cells[0].folder: "too dark", **{c.folder: "out of luck" for c in lost}}
 
     monkeypatch.setattr("protofed.recipes.play.run_all", fail)
-    report = play(ready._replace(plans=(digits, office._replace(cells=lost))), 1, nothing)
+    report = run_recipe(ready._replace(plans=(digits, office._replace(cells=lost))), 1, nothing)
     assert [part.part for part in report.parts] == ["digits"]
     assert report.parts[0].failed == (f"{digits.cells[0].label}, seed 0: failed: too dark",)
     assert report.failed == {"office": "every run failed, the first with: out of luck"}
-    assert report.plain()["failed"] == report.failed
+    assert report.to_dict()["failed"] == report.failed
 
 
 def test_a_benchmark_that_is_not_there_is_skipped_with_its_note(
@@ -140,32 +140,32 @@ def test_where_no_part_can_run_the_reason_is_told(
 ) -> None:
     monkeypatch.delenv("PROTOFED_DATA", raising=False)
     with pytest.raises(ProtofedError, match=r"vlcs(.|\n)*protofed data get vlcs"):
-        get_ready(read_recipe("fedseproto-table2"), "quick", ["vlcs"], None, tmp_path)
+        prepare_recipe(read_recipe("fedseproto-table2"), "quick", ["vlcs"], None, tmp_path)
     with pytest.raises(ProtofedError, match=r"PROTOFED_DATA(.|\n)*--scale smoke"):
-        get_ready(read_recipe("fpl-table1"), "quick", ["office"], None, tmp_path)
+        prepare_recipe(read_recipe("fpl-table1"), "quick", ["office"], None, tmp_path)
 
 
 def test_finished_runs_are_not_to_do(smoked: Path, tmp_path: Path) -> None:
     recipe = read_recipe("fpl-table3")
-    assert unfinished(get_ready(recipe, "smoke", [], None, smoked).cells) == []
-    assert len(unfinished(get_ready(recipe, "smoke", [], None, tmp_path).cells)) == 2
+    assert unfinished_cells(prepare_recipe(recipe, "smoke", [], None, smoked).cells) == []
+    assert len(unfinished_cells(prepare_recipe(recipe, "smoke", [], None, tmp_path).cells)) == 2
 
 
 def test_an_estimate_counts_rounds_scorings_and_open_runs(tmp_path: Path, smoked: Path) -> None:
     recipe = read_recipe("fedlsa-table5")
-    fresh = get_ready(recipe, "smoke", [], None, tmp_path)
+    fresh = prepare_recipe(recipe, "smoke", [], None, tmp_path)
     experiment = fresh.cells[0].experiment
     longer = experiment.model_copy(update={"rounds": 11, "evaluate_every": 5})
-    assert Pace(2.0, 10.0).run(longer) == 11 * 2 + 3 * 10
-    pace = measure(experiment)
+    assert RoundPace(2.0, 10.0).run(longer) == 11 * 2 + 3 * 10
+    pace = measure_pace(experiment)
     assert min(pace) > 0
     assert fresh.seconds(1) > 0
-    assert get_ready(recipe, "smoke", [], None, smoked).seconds(1) == 0
+    assert prepare_recipe(recipe, "smoke", [], None, smoked).seconds(1) == 0
 
 
 def test_the_list_has_every_recipe_and_times_that_grow_with_the_scale() -> None:
-    rows = listing()
-    assert tuple(row.name for row in rows) == names()
+    rows = list_recipes()
+    assert tuple(row.name for row in rows) == recipe_names()
     for row in rows:
         assert 0 < row.seconds["quick"] < row.seconds["paper"]
         assert row.whole
@@ -178,4 +178,4 @@ def test_the_list_has_every_recipe_and_times_that_grow_with_the_scale() -> None:
 
 def test_durations_are_for_people() -> None:
     seconds = [0.2, 89, 600, 7200, 3 * 86400]
-    assert [duration(s) for s in seconds] == ["1 s", "89 s", "10 min", "2 h", "3 days"]
+    assert [format_duration(s) for s in seconds] == ["1 s", "89 s", "10 min", "2 h", "3 days"]

@@ -7,17 +7,24 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.data.catalog import BENCHMARKS, load
-from protofed.data.parts import divide
-from protofed.data.sources import missing
-from protofed.experiment.parse import method_from
+from protofed.data.catalog import BENCHMARKS, load_benchmark
+from protofed.data.parts import partition_clients
+from protofed.data.sources import missing_sources
+from protofed.experiment.parse import parse_method
 from protofed.methods.fedlsa import FedLSA
 from protofed.recipes.estimate import PACE
-from protofed.recipes.papers import printed
-from protofed.recipes.recipe import SOURCES, Recipe, names, nested, read_recipe, recipe_from
-from protofed.recipes.scale import plan
+from protofed.recipes.papers import printed_table
+from protofed.recipes.recipe import (
+    SOURCES,
+    Recipe,
+    nest_values,
+    parse_recipe,
+    read_recipe,
+    recipe_names,
+)
+from protofed.recipes.scale import plan_runs
 
-RECIPES = [read_recipe(name) for name in names()]
+RECIPES = [read_recipe(name) for name in recipe_names()]
 PLACES = [(recipe, part.name) for recipe in RECIPES for part in recipe.parts]
 KNOWN = [(r, name) for r, name in PLACES if r.part(name).benchmark in BENCHMARKS]
 # What a reader needs to know of any of these tables.
@@ -35,15 +42,15 @@ def told(case: object) -> str:
 def test_all_twelve_tables_are_there() -> None:
     tables = {"fedseproto": (1, 2, 3), "fpl": (1, 2, 3), "pgct": (1, 3), "fedlsa": (2, 3, 4, 5)}
     wanted = {f"{paper}-table{n}" for paper, numbers in tables.items() for n in numbers}
-    assert set(names()) == wanted
+    assert set(recipe_names()) == wanted
 
 
 @pytest.mark.parametrize(("recipe", "name"), PLACES, ids=told)
 def test_rows_and_columns_are_the_printed_ones(recipe: Recipe, name: str) -> None:
-    facts = printed()[recipe.name].parts[name]
+    facts = printed_table()[recipe.name].parts[name]
     assert [row.label for row in recipe.rows] == list(facts.rows)
     assert tuple(recipe.part(name).columns) == facts.columns
-    assert [part.name for part in recipe.parts] == list(printed()[recipe.name].parts)
+    assert [part.name for part in recipe.parts] == list(printed_table()[recipe.name].parts)
 
 
 @pytest.mark.parametrize(("recipe", "name"), PLACES, ids=told)
@@ -61,13 +68,13 @@ def test_every_value_has_a_source_and_nothing_needed_is_left_out(recipe: Recipe,
 def test_rows_parse_to_methods_with_the_recipes_values(recipe: Recipe, name: str) -> None:
     part = recipe.part(name)
     for row in recipe.rows:
-        method = method_from(recipe.raw(part, row)["method"])
+        method = parse_method(recipe.raw(part, row)["method"])
         for field, (value, _) in recipe.fields(part, row).items():
             got: object = method
             for step in field.removesuffix(".name").split("."):
                 got = getattr(got, step)
             if field.endswith(".name"):
-                assert got.about.label.lower() == value  # type: ignore[attr-defined]
+                assert got.info.label.lower() == value  # type: ignore[attr-defined]
             else:
                 assert got == value
 
@@ -77,13 +84,13 @@ def test_a_part_is_the_experiment_that_its_settings_say(
     recipe: Recipe, name: str, tmp_path: Path
 ) -> None:
     part = recipe.part(name)
-    made = plan(recipe, part, "paper", None, tmp_path)
-    wanted = nested(recipe.settings(part))
+    made = plan_runs(recipe, part, "paper", None, tmp_path)
+    wanted = nest_values(recipe.settings(part))
     scoring = wanted.pop("scoring")
     assert len(made.cells) == len(recipe.rows) * scoring["seeds"]
     assert made.rule == scoring["rule"]
     for cell in made.cells:
-        plain = cell.experiment.plain()
+        plain = cell.experiment.to_dict()
         for section, value in wanted.items():
             if isinstance(value, dict):
                 assert plain[section].items() >= value.items()
@@ -96,17 +103,17 @@ def test_the_number_of_images_is_what_the_clients_get(
     recipe: Recipe, name: str, tmp_path: Path, real_data: Path
 ) -> None:
     part = recipe.part(name)
-    if absent := missing(part.benchmark):
+    if absent := missing_sources(part.benchmark):
         pytest.skip(f"needs real images of {', '.join(absent)}")
-    experiment = plan(recipe, part, "paper", 1, tmp_path).cells[0].experiment
-    benchmark = load(part.benchmark, experiment.data.domains)
-    dealt = divide(experiment.partition, benchmark, 0)
+    experiment = plan_runs(recipe, part, "paper", 1, tmp_path).cells[0].experiment
+    benchmark = load_benchmark(part.benchmark, experiment.data.domains)
+    dealt = partition_clients(experiment.partition, benchmark, 0)
     assert sum(len(one.rows) for one in dealt) == part.images
 
 
 def test_every_net_has_a_pace_for_the_estimate() -> None:
     for recipe, name in PLACES:
-        net = nested(recipe.settings(recipe.part(name)))["net"]
+        net = nest_values(recipe.settings(recipe.part(name)))["net"]
         assert set([net] if isinstance(net, str) else net) <= set(PACE)
 
 
@@ -144,22 +151,22 @@ WHOLE = {"baseline": "FedAvg", "rows": [ROW], "parts": [PART]}
 def test_a_value_with_two_sources_is_refused() -> None:
     both = {**WHOLE, "paper": {"training": {"lr": 1}}, "our_choice": {"training": {"lr": 2}}}
     with pytest.raises(ProtofedError, match=r"recipe mine: .*two sources for training\.lr"):
-        recipe_from("mine", both)
+        parse_recipe("mine", both)
 
 
 def test_a_value_without_a_source_is_refused() -> None:
     with pytest.raises(ProtofedError, match="recipe mine: rounds: Extra inputs"):
-        recipe_from("mine", {**WHOLE, "rounds": 3})
+        parse_recipe("mine", {**WHOLE, "rounds": 3})
 
 
 def test_a_baseline_that_is_no_row_is_refused() -> None:
     with pytest.raises(ProtofedError, match="unknown row of mine 'FedSGD'"):
-        recipe_from("mine", {**WHOLE, "baseline": "FedSGD"})
+        parse_recipe("mine", {**WHOLE, "baseline": "FedSGD"})
 
 
 def test_what_a_part_says_goes_before_the_recipe() -> None:
     part = {**PART, "our_choice": {"rounds": 2}, "rows": {"FedAvg": {"paper": {"mu": 1.0}}}}
-    recipe = recipe_from("mine", {**WHOLE, "paper": {"rounds": 100}, "parts": [part]})
+    recipe = parse_recipe("mine", {**WHOLE, "paper": {"rounds": 100}, "parts": [part]})
     here = recipe.parts[0]
     assert recipe.settings(here)["rounds"] == (2, "our_choice")
     assert recipe.fields(here, recipe.rows[0]) == {"mu": (1.0, "paper")}

@@ -10,37 +10,45 @@ from typing import Any
 
 import pytest
 
-from protofed.recipes.beside import Beside, Line, lay_beside
-from protofed.recipes.papers import PrintedPart, printed
-from protofed.recipes.play import get_ready
+from protofed.recipes.beside import ComparedRow, PaperComparison, compare_with_paper
+from protofed.recipes.papers import PrintedPart, printed_table
+from protofed.recipes.play import prepare_recipe
 from protofed.recipes.recipe import read_recipe
-from protofed.recipes.report import Report, as_json, body, footnotes, head, markdown, settings
+from protofed.recipes.report import (
+    RecipeReport,
+    part_footnotes,
+    part_header,
+    part_rows,
+    recipe_json,
+    recipe_markdown,
+    settings_by_source,
+)
 from protofed.recipes.scale import Scale
 from protofed.study.collect import read_record
-from protofed.study.stats import Difference, Spread
+from protofed.study.stats import PairedDifference, SeedSpread
 
 
-def line(our_delta: float | None, paper_delta: float | None, known: bool = True) -> Line:
+def line(our_delta: float | None, paper_delta: float | None, known: bool = True) -> ComparedRow:
     """A row with 60 in ours and 57.5 in the paper."""
-    delta = None if our_delta is None else Difference(our_delta, None, None, None, 1)
-    ours: dict[str, Spread | None] = {"A": Spread(60.0, None)}
-    return Line("FPL", ours, {"A": 57.5}, 0.4, delta, paper_delta, known, ("abc",))
+    delta = None if our_delta is None else PairedDifference(our_delta, None, None, None, 1)
+    ours: dict[str, SeedSpread | None] = {"A": SeedSpread(60.0, None)}
+    return ComparedRow("FPL", ours, {"A": 57.5}, 0.4, delta, paper_delta, known, ("abc",))
 
 
 def beside(
     smoked: Path, scale: Scale = "quick", name: str = "fedseproto-table1", fail: int | None = None
-) -> Beside:
+) -> PaperComparison:
     """The first part of a recipe; its smoke runs stand in for those of a real scale."""
     recipe = read_recipe(name)
-    plan = get_ready(recipe, "smoke", [], None, smoked).plans[0]
+    plan = prepare_recipe(recipe, "smoke", [], None, smoked).plans[0]
     faults = {} if fail is None else {plan.cells[fail].folder: "out of luck"}
-    facts = printed()[name].parts[plan.part.name]
+    facts = printed_table()[name].parts[plan.part.name]
     records = [read_record(c.folder, c.label) for c in plan.cells if c.folder not in faults]
-    return lay_beside(recipe, plan, scale, facts, records, faults)
+    return compare_with_paper(recipe, plan, scale, facts, records, faults)
 
 
-def report(part: Beside, name: str = "fedseproto-table1") -> Report:
-    return Report(name, printed()[name], (part,), {"other": "no images"}, {})
+def report(part: PaperComparison, name: str = "fedseproto-table1") -> RecipeReport:
+    return RecipeReport(name, printed_table()[name], (part,), {"other": "no images"}, {})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,7 @@ def test_a_copied_row_is_not_compared() -> None:
 
 def test_differences_are_ours_minus_the_papers(smoked: Path) -> None:
     part = beside(smoked)
-    facts = printed()["fedseproto-table1"].parts["digits"]
+    facts = printed_table()["fedseproto-table1"].parts["digits"]
     for row in part.lines:
         theirs = facts.rows[row.label]
         for column, value in zip(facts.columns, theirs.values, strict=True):
@@ -84,10 +92,10 @@ def test_differences_are_ours_minus_the_papers(smoked: Path) -> None:
 
 
 def test_known_reasons_stand_under_the_table(smoked: Path) -> None:
-    notes = "\n".join(footnotes(beside(smoked)))
+    notes = "\n".join(part_footnotes(beside(smoked)))
     for reason in ("FedProx row digit for digit", "-0.49", "syn is re-made", "supplement"):
         assert reason in notes
-    office = get_ready(read_recipe("fpl-table1"), "smoke", ["office"], None, smoked).plans[0]
+    office = prepare_recipe(read_recipe("fpl-table1"), "smoke", ["office"], None, smoked).plans[0]
     assert any("3.33 points" in text for text in office.part.differences)
 
 
@@ -110,9 +118,9 @@ def test_without_the_baseline_no_row_has_a_difference_to_it(smoked: Path) -> Non
 
 def test_smoke_shows_no_difference(smoked: Path) -> None:
     part = beside(smoked, "smoke")
-    assert "same sign" not in head(part)
-    assert {row[1] for row in body(part)} == {"ours", "paper"}
-    for row in part.plain()["rows"]:
+    assert "same sign" not in part_header(part)
+    assert {row[1] for row in part_rows(part)} == {"ours", "paper"}
+    for row in part.to_dict()["rows"]:
         assert set(row["difference"].values()) == {None}
         assert row["sign_agrees"] is None
 
@@ -120,8 +128,8 @@ def test_smoke_shows_no_difference(smoked: Path) -> None:
 def test_rows_are_as_wide_as_the_head(smoked: Path) -> None:
     for scale in ("smoke", "quick"):
         part = beside(smoked, scale)
-        assert {len(row) for row in body(part)} == {len(head(part))}
-    first = body(beside(smoked))[:3]
+        assert {len(row) for row in part_rows(part)} == {len(part_header(part))}
+    first = part_rows(beside(smoked))[:3]
     assert [row[1] for row in first] == ["ours", "paper", "difference"]
     assert first[1][-3:] == ["70.15 ± 0.28", "", ""]
 
@@ -129,7 +137,7 @@ def test_rows_are_as_wide_as_the_head(smoked: Path) -> None:
 def test_a_part_of_one_column_has_no_average(smoked: Path) -> None:
     part = beside(smoked, name="pgct-table3")
     assert part.columns == ("MNIST β=0.3",)
-    facts: PrintedPart = printed()["pgct-table3"].parts["mnist-0.3"]
+    facts: PrintedPart = printed_table()["pgct-table3"].parts["mnist-0.3"]
     deltas = {row.label: row.paper_delta for row in part.lines}
     assert (
         deltas["PGCT"]
@@ -140,7 +148,7 @@ def test_a_part_of_one_column_has_no_average(smoked: Path) -> None:
 
 def test_json_says_all_that_the_table_says(smoked: Path) -> None:
     part = beside(smoked)
-    told: dict[str, Any] = json.loads(as_json(report(part)))
+    told: dict[str, Any] = json.loads(recipe_json(report(part)))
     assert told["skipped"] == {"other": "no images"}
     (plain,) = told["parts"]
     assert plain["comparable"] is True
@@ -153,7 +161,7 @@ def test_json_says_all_that_the_table_says(smoked: Path) -> None:
 
 def test_markdown_has_tables_notes_sources_and_what_was_skipped(smoked: Path) -> None:
     part = beside(smoked)
-    text = markdown(report(part))
+    text = recipe_markdown(report(part))
     rows = [row for row in text.splitlines() if row.startswith("| ")]
     assert len(rows) == 2 + 3 * len(part.lines)
     assert len({row.count("|") for row in rows}) == 1
@@ -167,7 +175,7 @@ def test_bars_and_line_breaks_do_not_break_markdown(smoked: Path) -> None:
     first = replace(part.lines[0], label="Fed|Avg\nagain")
     notes = (*part.notes, "a | fault\non two lines")
     odd = replace(part, lines=(first, *part.lines[1:]), notes=notes)
-    text = markdown(replace(report(odd), failed={"office": "every | run\nfailed"}))
+    text = recipe_markdown(replace(report(odd), failed={"office": "every | run\nfailed"}))
     rows = [row for row in text.splitlines() if row.startswith("| ")]
     assert r"| Fed\|Avg again | ours |" in text
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
@@ -176,7 +184,7 @@ def test_bars_and_line_breaks_do_not_break_markdown(smoked: Path) -> None:
 
 
 def test_settings_are_listed_by_source(smoked: Path) -> None:
-    lines = settings(beside(smoked, name="fpl-table1").settings)
+    lines = settings_by_source(beside(smoked, name="fpl-table1").settings)
     assert [text.split(":")[0] for text in lines] == [
         "recipe, paper",
         "recipe, public code",

@@ -15,10 +15,10 @@ with warnings.catch_warnings():
     import typer
 
     from protofed.data.catalog import BENCHMARKS
-from protofed.cli.reproduce import reproduce
+from protofed.cli.reproduce import reproduce_command
 from protofed.core.errors import ProtofedError
-from protofed.recipes.recipe import names
-from protofed.study.variants import Cell
+from protofed.recipes.recipe import recipe_names
+from protofed.study.variants import GridCell
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -29,7 +29,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("NO_COLOR", "1")
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(reproduce)
+    app.command()(reproduce_command)
 
     def run(*words: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
@@ -42,9 +42,9 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 def test_the_list_names_every_recipe(call: Call) -> None:
     code, out, _ = call("--list")
     assert code == 0
-    assert [row.split()[0] for row in out.splitlines() if "-table" in row] == list(names())
+    assert [row.split()[0] for row in out.splitlines() if "-table" in row] == list(recipe_names())
     told = json.loads(call("--list", "--json")[1])
-    assert [row["name"] for row in told] == list(names())
+    assert [row["name"] for row in told] == list(recipe_names())
 
 
 def test_a_table_is_run_in_processes_then_read(call: Call, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_terminal_says_that_smoke_is_not_comparable(
 def test_a_failed_run_is_told_after_the_table_with_code_1(
     call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cells: Sequence[Cell], workers: int, watch: object) -> dict[Path, str]:
+    def fail(cells: Sequence[GridCell], workers: int, watch: object) -> dict[Path, str]:
         return {cell.folder: "out of luck" for cell in cells[:broken]}
 
     monkeypatch.setattr("protofed.recipes.play.run_all", fail)
@@ -96,10 +96,10 @@ def test_a_failed_run_is_told_after_the_table_with_code_1(
 def test_stopping_the_forecast_says_how_to_go_on(
     call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(cells: Sequence[Cell]) -> list[Cell]:
+    def stop(cells: Sequence[GridCell]) -> list[GridCell]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protofed.recipes.play.unfinished", stop)
+    monkeypatch.setattr("protofed.recipes.play.unfinished_cells", stop)
     code, _, err = call("fpl-table3", "--runs", smoked)
     assert code == 130
     assert "the same command goes on" in err
@@ -129,7 +129,7 @@ def test_wrong_words_are_refused(call: Call, words: list[str], told: str) -> Non
 
 def test_wrong_names_are_refused_with_the_known_ones(call: Call, tmp_path: Path) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(reproduce)
+    app.command()(reproduce_command)
     with pytest.raises(ProtofedError, match="unknown recipe 'fpl'"):
         app(["fpl"])
     with pytest.raises(ProtofedError, match="unknown part of fpl-table1 'pacs'"):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from protofed.experiment.evaluate import Scores
-from protofed.experiment.parse import experiment_from
+from protofed.experiment.evaluate import DomainScores
+from protofed.experiment.parse import parse_experiment
 from protofed.experiment.runner import run
 
 TINY: dict[str, Any] = {
@@ -30,7 +30,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs fedavg-0, fedavg-1, fpl-0, fpl-1 and local-0."""
     home = tmp_path_factory.mktemp("report")
     for method, seed in (("fedavg", 0), ("fedavg", 1), ("fpl", 0), ("fpl", 1), ("local", 0)):
-        run(experiment_from({**TINY, "method": method, "seed": seed}), home / f"{method}-{seed}")
+        run(
+            parse_experiment({**TINY, "method": method, "seed": seed}), home / f"{method}-{seed}"
+        )
     return home
 
 
@@ -46,7 +48,7 @@ def copy(made: Path, tmp_path: Path) -> Copy:
 
 def rewrite_scores(folder: Path, lines: list[dict[str, Any]]) -> None:
     """Put other scores into a run, and the mark that they belong to it."""
-    lines = [{**line, **Scores(line["domains"]).plain()} for line in lines]
+    lines = [{**line, **DomainScores(line["domains"]).to_dict()} for line in lines]
     text = "".join(json.dumps(line) + "\n" for line in lines).encode()
     (folder / "scores.jsonl").write_bytes(text)
     done = json.loads((folder / "done").read_text())

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protofed.report.confusion import Confusions
-from protofed.report.page import render
+from protofed.report.confusion import ConfusionCache
+from protofed.report.page import render_report
 from protofed.report.runs import read_runs
 from protofed.report.serve import open_server
 from tests.report.conftest import Copy, lines_of, rewrite_scores, unfinish
@@ -54,7 +54,7 @@ def file(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = [made / name for name in ("fedavg-0", "fedavg-1", "fpl-0", "fpl-1", "local-0")]
     runs = read_runs(folders)
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render(runs, Confusions(print).of(runs)), encoding="utf-8")
+    path.write_text(render_report(runs, ConfusionCache(print).of(runs)), encoding="utf-8")
     return path
 
 
@@ -148,7 +148,7 @@ def test_a_watched_page_renews_itself(browser: Browser, made: Path, copy: Copy) 
     begun = copy("fpl-0")
     unfinish(begun, 1)
     others = [made / "fedavg-0", made / "local-0"]
-    server = open_server(0, render(read_runs([*others, begun]), watched=True))
+    server = open_server(0, render_report(read_runs([*others, begun]), watched=True))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page = browser.new_page()
     asked: list[str] = []
@@ -156,7 +156,7 @@ def test_a_watched_page_renews_itself(browser: Browser, made: Path, copy: Copy) 
     page.goto(server.address)
     page.locator("#results-table thead button").first.click(click_count=2)
     page.locator("#spec-0 summary").click()
-    server.show(render(read_runs([*others, made / "fpl-0"]), watched=True))
+    server.show(render_report(read_runs([*others, made / "fpl-0"]), watched=True))
     page.get_by_text("best of 3 methods").wait_for()
     heads = page.locator("#results-table tbody th").all_inner_texts()
     assert heads == ["Local", "FPL", "FedAvg"], "sorted as before"
@@ -213,7 +213,7 @@ def test_hostile_names_of_domains_classes_and_clients_run_and_ask_for_nothing(
         )
         (folder / file).write_text(json.dumps(content))
     page_file = tmp_path / "hostile.html"
-    page_file.write_text(render(read_runs([folder])), encoding="utf-8")
+    page_file.write_text(render_report(read_runs([folder])), encoding="utf-8")
     page, asked, faults = opened(browser, page_file)
     page.wait_for_timeout(100)
     assert (asked, faults) == ([page_file.as_uri()], [])

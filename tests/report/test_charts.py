@@ -7,15 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protofed.report.charts import Frame, Line, Point, bar, curves, frame, stack, tag, ticks
+from protofed.report.charts import (
+    ChartFrame,
+    ChartLine,
+    CurvePoint,
+    axis_ticks,
+    chart_frame,
+    curve_chart,
+    score_bar,
+    stacked_bar,
+    svg_tag,
+)
 
 
 def test_a_curve_passes_through_its_scores() -> None:
-    points = [Point(n, 40 + n, 38 + n, 43.0 + n) for n in range(1, 12)]
-    lines = [Line("FPL", 1, points)]
-    edges = frame(lines, last=21)
-    assert edges == Frame(1, 21, 30, 60)
-    drawn = curves(lines, edges, "what it shows")
+    points = [CurvePoint(n, 40 + n, 38 + n, 43.0 + n) for n in range(1, 12)]
+    lines = [ChartLine("FPL", 1, points)]
+    edges = chart_frame(lines, last=21)
+    assert edges == ChartFrame(1, 21, 30, 60)
+    drawn = curve_chart(lines, edges, "what it shows")
     places = re.findall(r'<polyline [^>]*points="([^"]*)"', drawn)[0].split()
     for point, place in zip(points, places, strict=True):
         x, y = map(float, place.split(","))
@@ -28,8 +38,10 @@ def test_a_curve_passes_through_its_scores() -> None:
 
 
 def test_a_long_curve_keeps_its_end_and_a_single_seed_has_no_band() -> None:
-    points = [Point(n, 50.0, 50.0, 50.0) for n in range(1, 1001)]
-    drawn = curves([Line("long", 0, points)], frame([Line("long", 0, points)], 1000), "")
+    points = [CurvePoint(n, 50.0, 50.0, 50.0) for n in range(1, 1001)]
+    drawn = curve_chart(
+        [ChartLine("long", 0, points)], chart_frame([ChartLine("long", 0, points)], 1000), ""
+    )
     places = re.findall(r'points="([^"]*)"', drawn)
     assert len(places) == 1, "no polygon"
     assert len(places[0].split()) <= 120
@@ -38,7 +50,7 @@ def test_a_long_curve_keeps_its_end_and_a_single_seed_has_no_band() -> None:
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(2, 8))
 def test_ticks_are_few_and_inside(low: int, reach: int, most: int) -> None:
-    found = ticks(low, low + reach, most)
+    found = axis_ticks(low, low + reach, most)
     assert len(found) <= most + 1
     assert all(low <= value <= low + reach for value in found)
     steps = {b - a for a, b in pairwise(found)}
@@ -46,13 +58,13 @@ def test_ticks_are_few_and_inside(low: int, reach: int, most: int) -> None:
 
 
 def test_text_and_attributes_are_escaped() -> None:
-    drawn = tag("text", "<b>&", class_='"x', stroke_width=2)
+    drawn = svg_tag("text", "<b>&", class_='"x', stroke_width=2)
     assert drawn == '<text class="&#34;x" stroke-width="2">&lt;b&gt;&amp;</text>'
 
 
 def test_bars_are_as_long_as_what_they_stand_for() -> None:
-    drawn = bar(61.5, 0, 50.0)
+    drawn = score_bar(61.5, 0, 50.0)
     assert 'width="61.5"' in drawn
     assert 'd="M11.5 5H100"' in drawn, "a whisker ends with the bar's field"
-    parts = stack({"model": 300, "protos": 100}, {"model": 0, "protos": 1}, longest=800)
+    parts = stacked_bar({"model": 300, "protos": 100}, {"model": 0, "protos": 1}, longest=800)
     assert re.findall(r'x="([^"]*)" width="([^"]*)"', parts) == [("0", "37.5"), ("37.5", "12.5")]

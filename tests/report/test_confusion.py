@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.opened import open_run
-from protofed.report.confusion import Confusions, Matrix, accuracy, draw, mistakes
-from protofed.report.page import render
+from protofed.experiment.opened import open_trained_run
+from protofed.report.confusion import (
+    ConfusionCache,
+    ConfusionMatrix,
+    draw_confusion,
+    frequent_mistakes,
+    matrix_accuracy,
+)
+from protofed.report.page import render_report
 from protofed.report.runs import read_runs
 from tests.report.conftest import Copy, lines_of, unfinish
 from tests.report.reading import Page
@@ -18,20 +24,20 @@ EVIL = "<script>alert(1)</script>"
 def test_right_answers_are_those_that_were_scored(made: Path) -> None:
     said: list[str] = []
     runs = read_runs([made / "fpl-0"])
-    found = Confusions(said.append).of(runs)[made / "fpl-0"]
+    found = ConfusionCache(said.append).of(runs)[made / "fpl-0"]
     assert said == ["confusion matrices 1/1: FPL, seed 0"]
     scored = lines_of(made / "fpl-0" / "scores.jsonl")[-1]["domains"]
-    tests = open_run(made / "fpl-0").federation.tests
+    tests = open_trained_run(made / "fpl-0").federation.tests
     assert [matrix.domain for matrix in found.matrices] == list(scored)
     for domain, counts in found.matrices:
-        assert accuracy(counts) == pytest.approx(scored[domain])
+        assert matrix_accuracy(counts) == pytest.approx(scored[domain])
         assert [sum(row) for row in counts] == tests[domain].labels.bincount().tolist()
 
 
 def test_a_cell_counts_images_of_a_class_by_answer(made: Path) -> None:
     runs = read_runs([made / "fedavg-0"])
-    found = Confusions(print).of(runs)[made / "fedavg-0"]
-    opened = open_run(made / "fedavg-0")
+    found = ConfusionCache(print).of(runs)[made / "fedavg-0"]
+    opened = open_trained_run(made / "fedavg-0")
     test = opened.federation.tests["print"]
     slow = [[0] * 10 for _ in range(10)]
     for true, said in zip(test.labels.tolist(), opened.predictions(test).tolist(), strict=True):
@@ -43,7 +49,7 @@ def test_each_run_is_asked_once_and_only_when_finished(made: Path, copy: Copy) -
     begun = copy("fpl-1")
     unfinish(begun, 2)
     said: list[str] = []
-    confusions = Confusions(said.append)
+    confusions = ConfusionCache(said.append)
     runs = read_runs([made / "fedavg-0", begun])
     assert confusions.of(runs) == confusions.of(runs)
     assert list(confusions.of(runs)) == [made / "fedavg-0"]
@@ -56,7 +62,7 @@ def test_missing_data_is_told_in_the_page(copy: Copy) -> None:
     world["data"]["print"] = "0" * 64
     (folder / "env.json").write_text(json.dumps(world))
     runs = read_runs([folder])
-    page = Page(render(runs, Confusions(print).of(runs)))
+    page = Page(render_report(runs, ConfusionCache(print).of(runs)))
     assert "No matrices: the images found here are not those that this run" in page.text
     assert "matrix" not in page.attributes("class")
 
@@ -66,12 +72,12 @@ def test_a_checkpoint_that_is_gone_is_told_in_the_page(copy: Copy) -> None:
     for file in folder.glob("checkpoints/*/manifest.json"):
         file.unlink()
     runs = read_runs([folder])
-    assert "No matrices: " in Page(render(runs, Confusions(print).of(runs))).text
+    assert "No matrices: " in Page(render_report(runs, ConfusionCache(print).of(runs))).text
 
 
 def test_a_personal_method_says_whose_model_it_is(made: Path) -> None:
     runs = read_runs([made / "local-0"])
-    page = Page(render(runs, Confusions(print).of(runs)))
+    page = Page(render_report(runs, ConfusionCache(print).of(runs)))
     assert "Local, seed 0 (client 0's own model)" in page.text
     scored = lines_of(made / "local-0" / "scores.jsonl")[-1]["clients"]["0"]
     for accuracy_there in scored.values():
@@ -81,12 +87,12 @@ def test_a_personal_method_says_whose_model_it_is(made: Path) -> None:
 def test_the_worst_mistakes_come_first_and_names_are_escaped() -> None:
     counts = [[5, 2, 0], [9, 1, 3], [0, 0, 4]]
     classes = ("cat", EVIL, "a name that is very long")
-    assert mistakes(counts, classes) == [
+    assert frequent_mistakes(counts, classes) == [
         f"{EVIL} taken for cat (9 of 13)",
         f"{EVIL} taken for a name that is very long (3 of 13)",
         f"cat taken for {EVIL} (2 of 7)",
     ]
-    drawn = draw(Matrix(EVIL, counts), classes)
+    drawn = draw_confusion(ConfusionMatrix(EVIL, counts), classes)
     assert EVIL not in drawn
     assert drawn.count("<script") == 0
     texts = Page(drawn).text
@@ -96,6 +102,6 @@ def test_the_worst_mistakes_come_first_and_names_are_escaped() -> None:
 
 def test_many_classes_are_drawn_small() -> None:
     counts = [[int(i == j) for j in range(100)] for i in range(100)]
-    drawn = draw(Matrix("photos", counts), [f"class {n}" for n in range(100)])
+    drawn = draw_confusion(ConfusionMatrix("photos", counts), [f"class {n}" for n in range(100)])
     assert len(drawn) < 3_000
     assert "no mistakes" in drawn

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import experiment_from, read_spec
+from protofed.experiment.parse import parse_experiment, read_spec
 from protofed.experiment.runner import run
-from protofed.report.page import render
+from protofed.report.page import render_report
 from protofed.report.runs import read_runs
 from protofed.study.collect import check_comparable, read_record
-from protofed.study.formats import footnotes, header, line
-from protofed.study.table import compare
+from protofed.study.formats import table_footnotes, table_header, table_row
+from protofed.study.table import compare_records
 from tests.report.conftest import TINY, Copy, lines_of, rewrite_scores, unfinish
 from tests.report.reading import Page
 
@@ -23,16 +23,19 @@ FOUR = ("fedavg-0", "fedavg-1", "fpl-0", "fpl-1")
 
 
 def page_of(*folders: Path, baseline: str | None = None) -> Page:
-    return Page(render(read_runs(folders), baseline=baseline))
+    return Page(render_report(read_runs(folders), baseline=baseline))
 
 
 def test_the_table_is_the_one_that_study_makes(made: Path) -> None:
     folders = [made / name for name in FOUR]
     records = [read_record(folder) for folder in folders]
-    table = compare(records, "FPL", notes=check_comparable(records))
+    table = compare_records(records, "FPL", notes=check_comparable(records))
     page = page_of(*folders, baseline="FPL")
-    assert page.tables["results-table"] == [header(table), *(line(table, r) for r in table.rows)]
-    for note in footnotes(table):
+    assert page.tables["results-table"] == [
+        table_header(table),
+        *(table_row(table, r) for r in table.rows),
+    ]
+    for note in table_footnotes(table):
         assert note in page.text
 
 
@@ -92,7 +95,7 @@ def test_names_of_strangers_are_text(copy: Copy) -> None:
     rounds = lines_of(folder / "rounds.jsonl")
     rounds[0]["parts"] = {"up": {EVIL: 5}, "down": {'" onload="alert(1)': 6}}
     (folder / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rounds))
-    text = render(read_runs([folder]))
+    text = render_report(read_runs([folder]))
     assert EVIL not in text
     page = Page(text)
     assert [tag for tag, _ in page.elements].count("script") == 1
@@ -103,18 +106,18 @@ def test_names_of_strangers_are_text(copy: Copy) -> None:
 
 def test_nothing_is_fetched_and_equal_runs_give_equal_bytes(made: Path) -> None:
     folders = [made / name for name in FOUR]
-    text = render(read_runs(folders))
+    text = render_report(read_runs(folders))
     assert "http:" not in text
     assert "https:" not in text
     page = Page(text)
     assert page.attributes("src") == []
     assert all(link.startswith(("#", "data:")) for link in page.attributes("href"))
-    assert render(read_runs(folders)) == text
+    assert render_report(read_runs(folders)) == text
     assert len(text) < 100_000
 
 
 def test_runs_of_different_length_are_refused(made: Path, tmp_path: Path) -> None:
-    run(experiment_from({**TINY, "rounds": 1}), tmp_path / "short")
+    run(parse_experiment({**TINY, "rounds": 1}), tmp_path / "short")
     with pytest.raises(ProtofedError, match="differ in rounds"):
         read_runs([made / "fpl-0", tmp_path / "short"])
     with pytest.raises(ProtofedError, match="holds no run"):
@@ -123,7 +126,7 @@ def test_runs_of_different_length_are_refused(made: Path, tmp_path: Path) -> Non
 
 def test_settings_of_one_method_are_rows_of_their_own(made: Path, tmp_path: Path) -> None:
     other = {**TINY, "method": {"name": "fpl", "tau": 0.5}, "seed": 1}
-    run(experiment_from(other), tmp_path / "warm")
+    run(parse_experiment(other), tmp_path / "warm")
     page = page_of(made / "fpl-0", tmp_path / "warm", made / "fpl-0")
     assert [row[0] for row in page.tables["results-table"]] == [
         "method",
@@ -186,7 +189,7 @@ def test_the_command_makes_the_same_run_again(copy: Copy, tmp_path: Path) -> Non
     page = page_of(folder)
     command = next(row for row in page.text.splitlines() if row.startswith("protofed run"))
     _, _, _, spec, _, out = shlex.split(command)
-    assert experiment_from(read_spec(Path(spec))).digest == read_record(folder).result.digest
+    assert parse_experiment(read_spec(Path(spec))).digest == read_record(folder).result.digest
     assert not Path(out).exists()
 
 

@@ -19,14 +19,14 @@ from typing import NamedTuple
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.report.serve import Server, open_server
+from protofed.report.serve import ReportServer, open_server
 from tests.report.conftest import Copy, lines_of, unfinish
 from tests.report.reading import Page
 
 with warnings.catch_warnings():
     # typer 0.20 asks click 8.5 for two names that click 9 will drop
     warnings.filterwarnings("ignore", r"'click\.utils\.get_", DeprecationWarning)
-    from protofed.cli.report import report
+    from protofed.cli.report import report_command
 
 COMMAND = "import typer; from protofed.cli.report import report; typer.run(report)"
 PATIENCE = 60  # seconds until a test gives up; none waits this long
@@ -125,7 +125,7 @@ def test_only_the_page_is_served_and_only_to_this_machine(made: Path, watch: Wat
 
 
 def test_a_taken_port_leads_to_the_next_one() -> None:
-    first: Server = open_server(0, "one")
+    first: ReportServer = open_server(0, "one")
     second = open_server(first.server_port, "two")
     try:
         assert first.server_address[0] == second.server_address[0] == "127.0.0.1"
@@ -139,7 +139,7 @@ def test_a_file_is_written_whole(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "report.html"
-    report([made / "fpl-0", made / "fedavg-0"], out=out, baseline="FedAvg")
+    report_command([made / "fpl-0", made / "fedavg-0"], out=out, baseline="FedAvg")
     told = capsys.readouterr()
     assert told.out == f"wrote {out} ({len(out.read_bytes()) // 1000} kB)\n"
     assert told.err.splitlines()[-1] == "confusion matrices 2/2: FedAvg, seed 0"
@@ -147,13 +147,15 @@ def test_a_file_is_written_whole(
     assert page.tables["results-table"][0][-2] == "to FedAvg"
     assert page.attributes("class").count("matrix") == 4
     assert "data-watched" not in out.read_text(encoding="utf-8")
-    report([made / "fpl-0"], out=out, confusion=False)
+    report_command([made / "fpl-0"], out=out, confusion=False)
     assert "matrix" not in Page(out.read_text(encoding="utf-8")).attributes("class")
 
 
 def test_what_cannot_be_done_is_said(made: Path, tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match="name a file in a folder that is there"):
-        report([made / "fpl-0"], out=tmp_path / "no" / "report.html")
+        report_command([made / "fpl-0"], out=tmp_path / "no" / "report.html")
     with pytest.raises(ProtofedError, match="unknown baseline 'FedAgv'; did you mean 'FedAvg'"):
-        report([made / "fedavg-0"], out=tmp_path / "a.html", baseline="FedAgv", confusion=False)
+        report_command(
+            [made / "fedavg-0"], out=tmp_path / "a.html", baseline="FedAgv", confusion=False
+        )
     assert list(tmp_path.iterdir()) == []

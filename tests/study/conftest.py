@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protofed.study.pool import run_all
-from protofed.study.variants import Cell, cells, named
+from protofed.study.variants import GridCell, grid_cells, named_variants
 
 SHARED: dict[str, Any] = {
     "data": {"name": "digits-mini", "domains": ["optical", "print"]},
@@ -20,15 +20,17 @@ SHARED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="session")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> list[Cell]:
+def grid(tmp_path_factory: pytest.TempPathFactory) -> list[GridCell]:
     """FedAvg and FPL with two seeds, finished; not to be changed."""
-    made = cells(named(["fedavg", "fpl"], SHARED), range(2), tmp_path_factory.mktemp("grid"))
+    made = grid_cells(
+        named_variants(["fedavg", "fpl"], SHARED), range(2), tmp_path_factory.mktemp("grid")
+    )
     assert run_all(made, 2, lambda progress: None) == {}
     return made
 
 
 @pytest.fixture
-def copied(grid: list[Cell], tmp_path: Path) -> list[Cell]:
+def copied(grid: list[GridCell], tmp_path: Path) -> list[GridCell]:
     """The same grid in folders that a test may spoil."""
     import shutil
 

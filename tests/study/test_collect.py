@@ -9,11 +9,11 @@ import pytest
 from protofed.core.errors import ProtofedError
 from protofed.experiment.runner import run
 from protofed.study.collect import check_comparable, read_record
-from protofed.study.variants import Cell, cells, named
+from protofed.study.variants import GridCell, grid_cells, named_variants
 from tests.study.conftest import SHARED
 
 
-def test_a_record_says_what_its_folder_says(grid: list[Cell]) -> None:
+def test_a_record_says_what_its_folder_says(grid: list[GridCell]) -> None:
     for cell in grid:
         record = read_record(cell.folder)
         assert (record.label, record.seed) == (cell.label, cell.seed)
@@ -21,7 +21,7 @@ def test_a_record_says_what_its_folder_says(grid: list[Cell]) -> None:
     assert check_comparable([read_record(cell.folder) for cell in grid]) == []
 
 
-def test_swapped_scores_are_noticed(copied: list[Cell]) -> None:
+def test_swapped_scores_are_noticed(copied: list[GridCell]) -> None:
     one, other = copied[0].folder / "scores.jsonl", copied[2].folder / "scores.jsonl"
     mine, theirs = one.read_bytes(), other.read_bytes()
     assert mine != theirs
@@ -32,33 +32,33 @@ def test_swapped_scores_are_noticed(copied: list[Cell]) -> None:
             read_record(cell.folder)
 
 
-def test_a_swapped_spec_is_noticed(copied: list[Cell]) -> None:
+def test_a_swapped_spec_is_noticed(copied: list[GridCell]) -> None:
     shutil.copy(copied[2].folder / "spec.json", copied[0].folder / "spec.json")
     with pytest.raises(ProtofedError, match=r"spec\.json is not"):
         read_record(copied[0].folder)
 
 
-def test_swapped_folders_keep_the_names_of_their_contents(copied: list[Cell]) -> None:
+def test_swapped_folders_keep_the_names_of_their_contents(copied: list[GridCell]) -> None:
     one, other = copied[0].folder, copied[2].folder
     one.rename(one.parent / "aside")
     other.rename(one)
     assert read_record(one).label == "FPL"
 
 
-def test_an_unfinished_run_is_refused(copied: list[Cell]) -> None:
+def test_an_unfinished_run_is_refused(copied: list[GridCell]) -> None:
     (copied[0].folder / "done").unlink()
     with pytest.raises(ProtofedError, match="no finished run"):
         read_record(copied[0].folder)
 
 
-def test_a_missing_seed_is_said(grid: list[Cell]) -> None:
+def test_a_missing_seed_is_said(grid: list[GridCell]) -> None:
     records = [read_record(cell.folder) for cell in grid[:3]]
     assert check_comparable(records) == [
         "FPL lacks seed 1: differences use the seeds that both have"
     ]
 
 
-def test_another_partition_with_the_same_seed_is_refused(copied: list[Cell]) -> None:
+def test_another_partition_with_the_same_seed_is_refused(copied: list[GridCell]) -> None:
     file = copied[2].folder / "partition.json"
     parts = json.loads(file.read_text())
     parts[0]["rows"][0] += 1
@@ -76,15 +76,15 @@ def test_another_partition_with_the_same_seed_is_refused(copied: list[Cell]) -> 
     ids=str,
 )
 def test_runs_of_different_experiments_are_refused(
-    change: dict[str, object], word: str, grid: list[Cell], tmp_path: Path
+    change: dict[str, object], word: str, grid: list[GridCell], tmp_path: Path
 ) -> None:
-    (other,) = cells(named(["fpl"], {**SHARED, **change}), range(1), tmp_path)
+    (other,) = grid_cells(named_variants(["fpl"], {**SHARED, **change}), range(1), tmp_path)
     run(other.experiment, other.folder)
     with pytest.raises(ProtofedError, match=f"differ in {word}"):
         check_comparable([read_record(grid[0].folder), read_record(other.folder)])
 
 
-def test_other_images_are_refused_and_other_versions_are_said(copied: list[Cell]) -> None:
+def test_other_images_are_refused_and_other_versions_are_said(copied: list[GridCell]) -> None:
     env = copied[1].folder / "env.json"
     world = json.loads(env.read_text())
     env.write_text(json.dumps({**world, "torch": "0.1"}))

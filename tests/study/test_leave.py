@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.evaluate import Scores
-from protofed.experiment.parse import experiment_from
-from protofed.experiment.result import Result
-from protofed.study.collect import Record
-from protofed.study.leave import FORMATS, gather, side_by_side, table
+from protofed.experiment.evaluate import DomainScores
+from protofed.experiment.parse import parse_experiment
+from protofed.experiment.result import RunResult
+from protofed.study.collect import RunRecord
+from protofed.study.leave import FORMATS, unseen_scores, unseen_summary, unseen_table
 
 SHARED = {"data": {"name": "digits-mini", "domains": ["optical", "print", "syn"]}}
 
 
-def record(label: str, left: str, domains: dict[str, float | None], seed: int = 0) -> Record:
-    scores = Scores(domains)
+def record(label: str, left: str, domains: dict[str, float | None], seed: int = 0) -> RunRecord:
+    scores = DomainScores(domains)
     words = {"last": "last evaluation", "last_five": "mean of the last 5 evaluations"}
-    result = Result(
+    result = RunResult(
         *(
             Path("nowhere"),
             f"{label}-{left}-{seed}",
@@ -36,7 +36,7 @@ def record(label: str, left: str, domains: dict[str, float | None], seed: int = 
         ),
         unseen=left,
     )
-    return Record(label, seed, experiment_from({**SHARED, "seed": seed}), result, {}, "")
+    return RunRecord(label, seed, parse_experiment({**SHARED, "seed": seed}), result, {}, "")
 
 
 def test_runs_that_were_tested_on_different_domains_stand_in_one_table() -> None:
@@ -47,8 +47,8 @@ def test_runs_that_were_tested_on_different_domains_stand_in_one_table() -> None
         record("FedAvg", "print", {"optical": 25.0, "syn": 27.0}, seed=1),
         record("FedAvg", "syn", {"optical": 31.0, "syn": 32.0}),
     ]
-    (found,) = gather(records, "last")
-    head, rows = table(found)
+    (found,) = unseen_scores(records, "last")
+    head, rows = unseen_table(found)
     assert head[1:4] == ["optical", "print", "syn"]
     assert rows[:3] == [
         ["optical", "[11.00]", "-", "12.00", "11.00"],
@@ -63,7 +63,7 @@ def test_a_domain_that_only_the_second_method_finished_without_has_a_column() ->
         record("FedAvg", "print", everywhere),
         *(record("Local", left, everywhere) for left in everywhere),
     ]
-    head, rows = side_by_side(gather(records, "last"))
+    head, rows = unseen_summary(unseen_scores(records, "last"))
     assert sorted(head[1:-1]) == ["optical", "print", "syn"]
     columns = {name: [row[place] for row in rows] for place, name in enumerate(head)}
     assert columns["print"] == ["2.00", "2.00"]
@@ -72,7 +72,9 @@ def test_a_domain_that_only_the_second_method_finished_without_has_a_column() ->
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_says_by_which_rule_and_which_runs_failed(form: str) -> None:
-    found = gather([record("FedAvg", "syn", {"optical": 1.0, "print": 2.0, "syn": 3.0})], "last")
+    found = unseen_scores(
+        [record("FedAvg", "syn", {"optical": 1.0, "print": 2.0, "syn": 3.0})], "last"
+    )
     failed = "FedAvg without print, seed 0: failed"
     text = FORMATS[form](found, "last evaluation", [failed])
     assert "last evaluation" in text

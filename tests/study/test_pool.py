@@ -12,12 +12,12 @@ import pytest
 
 from protofed.core.errors import ProtofedError
 from protofed.experiment.runner import run
-from protofed.study.pool import Progress, run_all
-from protofed.study.variants import Cell, cells, named
+from protofed.study.pool import GridProgress, run_all
+from protofed.study.variants import GridCell, grid_cells, named_variants
 from tests.study.conftest import SHARED
 
 
-def test_the_grid_gives_the_bytes_of_single_runs(grid: list[Cell], tmp_path: Path) -> None:
+def test_the_grid_gives_the_bytes_of_single_runs(grid: list[GridCell], tmp_path: Path) -> None:
     for cell in grid:
         run(cell.experiment, tmp_path / cell.folder.name)
         for file in ("scores.jsonl", "spec.json", "partition.json"):
@@ -25,9 +25,9 @@ def test_the_grid_gives_the_bytes_of_single_runs(grid: list[Cell], tmp_path: Pat
             assert (cell.folder / file).read_bytes() == alone
 
 
-def test_finished_runs_are_not_repeated(copied: list[Cell]) -> None:
+def test_finished_runs_are_not_repeated(copied: list[GridCell]) -> None:
     before = {c.folder: (c.folder / "rounds.jsonl").stat().st_mtime_ns for c in copied}
-    seen: list[Progress] = []
+    seen: list[GridProgress] = []
     assert run_all(copied, 2, seen.append) == {}
     assert before == {c.folder: (c.folder / "rounds.jsonl").stat().st_mtime_ns for c in copied}
     assert [(p.runs, p.of_runs, p.rounds, p.of_rounds) for p in seen] == [(4, 4, 12, 12)]
@@ -36,10 +36,10 @@ def test_finished_runs_are_not_repeated(copied: list[Cell]) -> None:
 def test_a_run_that_fails_is_named_and_the_others_finish(tmp_path: Path) -> None:
     wild = {**SHARED, "training": {**SHARED["training"], "lr": 1e12}}
     made = [
-        *cells(named(["fedavg"], SHARED), range(1), tmp_path),
-        *cells(named(["fedprox"], wild), range(1), tmp_path),
+        *grid_cells(named_variants(["fedavg"], SHARED), range(1), tmp_path),
+        *grid_cells(named_variants(["fedprox"], wild), range(1), tmp_path),
     ]
-    seen: list[Progress] = []
+    seen: list[GridProgress] = []
     faults = run_all(made, 2, seen.append)
     assert list(faults) == [made[1].folder]
     assert "lower training.lr" in faults[made[1].folder]
@@ -50,10 +50,12 @@ def test_a_run_that_fails_is_named_and_the_others_finish(tmp_path: Path) -> None
 
 
 def test_a_killed_worker_is_named_and_the_others_finish(tmp_path: Path) -> None:
-    made = cells(named(["fedavg", "fedprox"], {**SHARED, "rounds": 30}), range(1), tmp_path)
+    made = grid_cells(
+        named_variants(["fedavg", "fedprox"], {**SHARED, "rounds": 30}), range(1), tmp_path
+    )
     killed: list[int | None] = []
 
-    def kill_the_first(progress: Progress) -> None:
+    def kill_the_first(progress: GridProgress) -> None:
         children = multiprocessing.active_children()
         if children and not killed and progress.rounds:
             killed.append(children[0].pid)
@@ -66,7 +68,7 @@ def test_a_killed_worker_is_named_and_the_others_finish(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_experiment_stops_the_grid_before_it_starts(
-    copied: list[Cell], tmp_path: Path
+    copied: list[GridCell], tmp_path: Path
 ) -> None:
     wrong = [copied[0]._replace(experiment=copied[1].experiment)]
     with pytest.raises(ProtofedError, match="another experiment"):

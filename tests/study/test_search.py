@@ -5,34 +5,34 @@ from pathlib import Path
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.study.search import Axis, axis, search
-from protofed.study.variants import Cell
+from protofed.study.search import SearchAxis, parse_axis, run_search
+from protofed.study.variants import GridCell
 
 
 def test_an_axis_is_a_range_and_wide_ones_are_searched_by_magnitude() -> None:
-    assert axis("method.lam=0.01..1") == Axis("method.lam", 0.01, 1.0)
-    assert axis("method.lam=0.01..1").log
-    assert not axis("method.lam=0.5..1").log
-    assert not axis("method.lam=0..1").log
+    assert parse_axis("method.lam=0.01..1") == SearchAxis("method.lam", 0.01, 1.0)
+    assert parse_axis("method.lam=0.01..1").log
+    assert not parse_axis("method.lam=0.5..1").log
+    assert not parse_axis("method.lam=0..1").log
 
 
 @pytest.mark.parametrize("text", ["lam", "lam=1", "lam=1..", "lam=2..1", "=1..2", "lam=a..b"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ProtofedError, match=r"low\.\.high"):
-        axis(text)
+        parse_axis(text)
 
 
-def trials(tmp_path: Path, number: int) -> list[tuple[Cell, float | str]]:
+def trials(tmp_path: Path, number: int) -> list[tuple[GridCell, float | str]]:
     """A search whose score is best where mu is near 0.1; above 5 the run fails."""
 
-    def play(cell: Cell) -> float:
-        mu = cell.experiment.plain()["method"]["mu"]
+    def play(cell: GridCell) -> float:
+        mu = cell.experiment.to_dict()["method"]["mu"]
         if mu > 5:
             raise ProtofedError("diverged")
         return float(-abs(mu - 0.1))
 
-    axes = [axis("method.mu=0.001..10")]
-    return list(search("fedprox", axes, number, {"rounds": 2}, tmp_path, play))
+    axes = [parse_axis("method.mu=0.001..10")]
+    return list(run_search("fedprox", axes, number, {"rounds": 2}, tmp_path, play))
 
 
 def test_a_search_comes_near_the_best_and_takes_the_same_way_again(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_trial_that_fails_is_told_and_the_search_goes_on(tmp_path: Path) -> No
     assert len(found) == 25
     failed = [cell for cell, score in found if score == "diverged"]
     assert failed
-    assert all(cell.experiment.plain()["method"]["mu"] > 5 for cell in failed)
+    assert all(cell.experiment.to_dict()["method"]["mu"] > 5 for cell in failed)
 
 
 def test_a_search_is_scored_on_held_out_images(tmp_path: Path) -> None:

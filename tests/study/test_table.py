@@ -9,22 +9,24 @@ from dataclasses import replace
 import pytest
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.evaluate import Scores, rules
-from protofed.study.collect import Record, read_record
-from protofed.study.formats import FORMATS, footnotes, header, line
-from protofed.study.stats import Spread
-from protofed.study.table import Comparison, Row, Rule, compare
-from protofed.study.variants import Cell
+from protofed.experiment.evaluate import DomainScores, score_rules
+from protofed.study.collect import RunRecord, read_record
+from protofed.study.formats import FORMATS, table_footnotes, table_header, table_row
+from protofed.study.stats import SeedSpread
+from protofed.study.table import ComparisonTable, MethodRow, Rule, compare_records
+from protofed.study.variants import GridCell
 
 
 @pytest.fixture
-def records(grid: list[Cell]) -> list[Record]:
+def records(grid: list[GridCell]) -> list[RunRecord]:
     return [read_record(cell.folder) for cell in grid]
 
 
 @pytest.mark.parametrize("rule", ["last_five", "last"])
-def test_cells_are_means_over_seeds_of_what_the_runs_say(rule: Rule, records: list[Record]) -> None:
-    table = compare(records, rule=rule)
+def test_cells_are_means_over_seeds_of_what_the_runs_say(
+    rule: Rule, records: list[RunRecord]
+) -> None:
+    table = compare_records(records, rule=rule)
     for row in table.rows:
         scores = [getattr(r.result, rule) for r in records if r.label == row.label]
         assert row.digests == tuple(r.result.digest[:12] for r in records if r.label == row.label)
@@ -39,8 +41,8 @@ def test_cells_are_means_over_seeds_of_what_the_runs_say(rule: Rule, records: li
             )
 
 
-def test_the_difference_is_paired_by_seed(records: list[Record]) -> None:
-    table = compare(records, baseline="FedAvg")
+def test_the_difference_is_paired_by_seed(records: list[RunRecord]) -> None:
+    table = compare_records(records, baseline="FedAvg")
     base, other = table.rows
     assert base.difference is None
     assert other.difference is not None
@@ -48,39 +50,39 @@ def test_the_difference_is_paired_by_seed(records: list[Record]) -> None:
     gaps = [means["FPL", seed] - means["FedAvg", seed] for seed in (0, 1)]
     assert other.difference.mean == pytest.approx(statistics.fmean(gaps))
     assert (other.difference.pairs, other.difference.p) == (2, None)
-    assert compare(records, baseline="FPL").rows[1].difference is None
+    assert compare_records(records, baseline="FPL").rows[1].difference is None
 
 
-def test_a_missing_seed_leaves_the_common_ones(records: list[Record]) -> None:
-    table = compare(records[:3])
+def test_a_missing_seed_leaves_the_common_ones(records: list[RunRecord]) -> None:
+    table = compare_records(records[:3])
     assert table.rows[1].seeds == (0,)
     assert table.rows[1].difference is not None
     assert table.rows[1].difference.pairs == 1
 
 
-def test_an_unknown_baseline_and_a_doubled_run_are_refused(records: list[Record]) -> None:
+def test_an_unknown_baseline_and_a_doubled_run_are_refused(records: list[RunRecord]) -> None:
     with pytest.raises(ProtofedError, match="baseline"):
-        compare(records, baseline="FedLSA")
+        compare_records(records, baseline="FedLSA")
     with pytest.raises(ProtofedError, match="same seed"):
-        compare([*records, records[0]])
+        compare_records([*records, records[0]])
 
 
-def made(**means: float) -> Comparison:
+def made(**means: float) -> ComparisonTable:
     """A table with one domain and the given means."""
     rows = tuple(
-        Row(
+        MethodRow(
             label,
             (0,),
             ("abc",),
-            dict.fromkeys(("d", "mean", "worst", "spread"), Spread(m, None)),
+            dict.fromkeys(("d", "mean", "worst", "spread"), SeedSpread(m, None)),
             None,
         )
         for label, m in means.items()
     )
-    return Comparison(("d",), rows, next(iter(means)), "last round", None, ())
+    return ComparisonTable(("d",), rows, next(iter(means)), "last round", None, ())
 
 
-def standings(table: Comparison, column: str) -> dict[str, str]:
+def standings(table: ComparisonTable, column: str) -> dict[str, str]:
     return {row.label: table.standing(column, row.label) for row in table.rows}
 
 
@@ -101,22 +103,24 @@ def test_what_prints_the_same_is_marked_the_same() -> None:
     assert list(standings(ties, "d").values()) == ["best", "best", "second", "second", ""]
 
 
-def test_rows_scored_by_different_rules_are_refused(records: list[Record]) -> None:
+def test_rows_scored_by_different_rules_are_refused(records: list[RunRecord]) -> None:
     other = records[2]._replace(
         result=replace(records[2].result, rules={"last": "last round", "last_five": "of 1"})
     )
     with pytest.raises(ProtofedError, match="different rules"):
-        compare([records[0], other])
-    assert compare([records[0], other], rule="last").rule == "last round"
-    lacking = rules(2, [["print"], ["print"]])
+        compare_records([records[0], other])
+    assert compare_records([records[0], other], rule="last").rule == "last round"
+    lacking = score_rules(2, [["print"], ["print"]])
     other = records[2]._replace(result=replace(records[2].result, rules=lacking))
     with pytest.raises(ProtofedError, match=r"last round, without print\)\nrepeat those"):
-        compare([records[0], other], rule="last")
+        compare_records([records[0], other], rule="last")
 
 
-def test_a_run_without_a_score_has_no_difference(records: list[Record]) -> None:
-    none = replace(records[2].result, last_five=Scores({"optical": None, "print": None}))
-    assert compare([records[0], records[2]._replace(result=none)]).rows[1].difference is None
+def test_a_run_without_a_score_has_no_difference(records: list[RunRecord]) -> None:
+    none = replace(records[2].result, last_five=DomainScores({"optical": None, "print": None}))
+    assert (
+        compare_records([records[0], records[2]._replace(result=none)]).rows[1].difference is None
+    )
 
 
 def test_latex_and_markdown_survive_odd_names() -> None:
@@ -127,9 +131,9 @@ def test_latex_and_markdown_survive_odd_names() -> None:
 
 
 def test_every_format_says_by_which_rule_and_csv_and_json_hold_the_numbers(
-    records: list[Record],
+    records: list[RunRecord],
 ) -> None:
-    table = compare(records)
+    table = compare_records(records)
     for name, text in ((name, make(table)) for name, make in FORMATS.items()):
         assert table.rule in text, name
     plain = json.loads(FORMATS["json"](table))
@@ -143,10 +147,10 @@ def test_every_format_says_by_which_rule_and_csv_and_json_hold_the_numbers(
             assert (float(found["mean"]), float(found["std"])) == cell
 
 
-def test_the_terminal_says_too_few_seeds_to_test(records: list[Record]) -> None:
-    table = compare(records)
-    assert line(table, table.rows[1])[-1] == "too few seeds to test"
-    assert header(table)[-2:] == ["to FedAvg", "test"]
-    notes = "\n".join(footnotes(table))
+def test_the_terminal_says_too_few_seeds_to_test(records: list[RunRecord]) -> None:
+    table = compare_records(records)
+    assert table_row(table, table.rows[1])[-1] == "too few seeds to test"
+    assert table_header(table)[-2:] == ["to FedAvg", "test"]
+    notes = "\n".join(table_footnotes(table))
     assert "2 seeds (0, 1)" in notes
     assert all(digest in notes for row in table.rows for digest in row.digests)

@@ -7,13 +7,13 @@ import pytest
 
 from protofed.core.errors import ProtofedError
 from protofed.experiment.rundir import RunDir
-from protofed.study.track import scalars, write
-from protofed.study.variants import Cell
+from protofed.study.track import run_scalars, write_tensorboard
+from protofed.study.variants import GridCell
 
 
-def test_tensorboard_reads_back_what_the_run_recorded(grid: list[Cell], tmp_path: Path) -> None:
+def test_tensorboard_reads_back_what_the_run_recorded(grid: list[GridCell], tmp_path: Path) -> None:
     folder = grid[0].folder
-    assert write(folder, tmp_path) == len(scalars(folder))
+    assert write_tensorboard(folder, tmp_path) == len(run_scalars(folder))
     module = "tensorboard.backend.event_processing.event_accumulator"
     events = importlib.import_module(module).EventAccumulator(str(tmp_path / folder.name))
     events.Reload()
@@ -29,4 +29,4 @@ def test_tensorboard_reads_back_what_the_run_recorded(grid: list[Cell], tmp_path
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProtofedError, match=r"no rounds\.jsonl"):
-        write(tmp_path, tmp_path)
+        write_tensorboard(tmp_path, tmp_path)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.lock import is_held
+from protofed.core.lock import is_locked
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.runner import run
-from protofed.study.pool import Progress, run_all
-from protofed.study.variants import Cell, cells, named
+from protofed.study.pool import GridProgress, run_all
+from protofed.study.variants import GridCell, grid_cells, named_variants
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
 from tests.study.conftest import SHARED
@@ -91,17 +91,17 @@ def _who_waits(folder: Path) -> int:
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Cell:
-    (made,) = cells(named(["fedavg"], SHARED), range(1), tmp_path)
+def cell(tmp_path: Path) -> GridCell:
+    (made,) = grid_cells(named_variants(["fedavg"], SHARED), range(1), tmp_path)
     return made
 
 
-def test_a_run_that_another_finishes_is_read(cell: Cell, tmp_path: Path) -> None:
+def test_a_run_that_another_finishes_is_read(cell: GridCell, tmp_path: Path) -> None:
     """Held for a while here, then finished by somebody else."""
     run(cell.experiment, tmp_path / "made", workers=0)
     seen: list[str] = []
 
-    def finish(now: Progress) -> None:
+    def finish(now: GridProgress) -> None:
         seen.append(now.news)
         if "waiting" in now.news:
             threading.Timer(0.5, holding.set).start()
@@ -109,7 +109,7 @@ def test_a_run_that_another_finishes_is_read(cell: Cell, tmp_path: Path) -> None
     holding = threading.Event()
     other = threading.Thread(target=_hold, args=(cell.folder, holding, tmp_path / "made"))
     other.start()
-    while not is_held(cell.folder):
+    while not is_locked(cell.folder):
         time.sleep(0.01)
     assert run_all([cell], 1, finish) == {}
     other.join()
@@ -139,7 +139,7 @@ def test_a_search_waits_for_a_trial_that_another_runs(
     threading.Timer(2, until.set).start()
     other = threading.Thread(target=_sit_on, args=(folder, until))
     other.start()
-    while not is_held(folder):
+    while not is_locked(folder):
         time.sleep(0.01)
     second = cli(*words)
     other.join()

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, AnyMethod, Global, Method
+from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState
 from protofed.core.model import Model
-from protofed.core.site import Batch, Site, Step
+from protofed.core.site import RoundContext, Site, TrainingBatch
 from protofed.testing import BrokenMethodError, check_method
 
-ABOUT = About(label="Broken", title="A method with a slip")
+ABOUT = MethodInfo(label="Broken", title="A method with a slip")
 seen: dict[int, int] = {}
 
 
@@ -26,11 +26,13 @@ seen: dict[int, int] = {}
 class TrainingTeacher(Method):
     """Runs its teacher in training mode, which moves the batch-norm buffers of the inbox."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
-    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
+    def loss(
+        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+    ) -> Tensor:
         with torch.no_grad():
-            site.run(inbox.model, batch.x)
+            site.forward_train(inbox.model, batch.x)
         return super().loss(site, inbox, state, model, batch)
 
 
@@ -38,9 +40,11 @@ class TrainingTeacher(Method):
 class GlobalRandomness(Method):
     """Draws from torch's global generator."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
-    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
+    def loss(
+        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+    ) -> Tensor:
         noisy = batch._replace(x=batch.x + 0.1 * torch.randn_like(batch.x))
         return super().loss(site, inbox, state, model, noisy)
 
@@ -49,25 +53,27 @@ class GlobalRandomness(Method):
 class HiddenState(Method):
     """Counts rounds in a module's variable instead of a state."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
-    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+    def train(
+        self, site: Site, inbox: Message, state: None, step: RoundContext
+    ) -> tuple[Message, None]:
         seen[site.id] = seen.get(site.id, 0) + 1
         reply, _ = super().train(site, inbox, state, step)
         return replace(reply, size=1 + seen[site.id] % 7 if site.id == 0 else reply.size), None
 
 
 @dataclass(frozen=True)
-class Forgetful(Method[Global, dict[str, Tensor]]):
+class Forgetful(Method[ServerState, dict[str, Tensor]]):
     """Computes a new client state as SCAFFOLD does, and drops it."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
     def init_client(self, site: Site) -> dict[str, Tensor]:
-        return tree.map(torch.zeros_like, site.fresh().weights)
+        return tree.map(torch.zeros_like, site.initial_model().weights)
 
     def train(
-        self, site: Site, inbox: Message, state: dict[str, Tensor], step: Step
+        self, site: Site, inbox: Message, state: dict[str, Tensor], step: RoundContext
     ) -> tuple[Message, dict[str, Tensor]]:
         reply, _ = super().train(site, inbox, state, step)
         tree.map(torch.sub, inbox.model.weights, reply.model.weights)
@@ -78,9 +84,11 @@ class Forgetful(Method[Global, dict[str, Tensor]]):
 class Secretive(Method):
     """Sends more than it says."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
-    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+    def train(
+        self, site: Site, inbox: Message, state: None, step: RoundContext
+    ) -> tuple[Message, None]:
         reply, _ = super().train(site, inbox, state, step)
         return replace(reply, extras={"histogram": torch.bincount(site.train.labels)}), None
 
@@ -89,42 +97,44 @@ class Secretive(Method):
 class InPlaceMerge(Method):
     """Averages into the first reply's own tensors."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
     def merge(
-        self, site: Site, server: Global, replies: Mapping[int, Message], step: Step
-    ) -> Global:
+        self, site: Site, server: ServerState, replies: Mapping[int, Message], step: RoundContext
+    ) -> ServerState:
         first, *rest = replies.values()
         for reply in rest:
             for name, weight in first.model.weights.items():
                 weight.add_(reply.model.weights[name])
         for weight in first.model.weights.values():
             weight.div_(len(replies))
-        return Global(first.model)
+        return ServerState(first.model)
 
 
 @dataclass(frozen=True)
 class NeedsEverybody(Method):
     """Assumes that client 3 always replies."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
     def merge(
-        self, site: Site, server: Global, replies: Mapping[int, Message], step: Step
-    ) -> Global:
-        return Global(replies[3].model)
+        self, site: Site, server: ServerState, replies: Mapping[int, Message], step: RoundContext
+    ) -> ServerState:
+        return ServerState(replies[3].model)
 
 
 @dataclass(frozen=True)
-class Overflowing(Method[Global, Model]):
+class Overflowing(Method[ServerState, Model]):
     """Divides by zero for a class that a client lacks, in its private state."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
     def init_client(self, site: Site) -> Model:
         return Model({"w": torch.ones(site.classes)})
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         reply, _ = super().train(site, inbox, state, step)
         counts = torch.bincount(site.train.labels, minlength=site.classes)
         return reply, Model({"w": state.weights["w"] / counts})
@@ -137,9 +147,11 @@ ORDER: list[int] = []
 class OrderBound(Method):
     """Takes its weight from its place in the queue, starting anew after every fourth client."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
-    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+    def train(
+        self, site: Site, inbox: Message, state: None, step: RoundContext
+    ) -> tuple[Message, None]:
         ORDER.append(site.id)
         reply, _ = super().train(site, inbox, state, step)
         return replace(reply, size=1 + len(ORDER) % 4), None
@@ -149,7 +161,7 @@ class OrderBound(Method):
 class WrongShape(Method):
     """Predicts with scores for three classes only."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
     def predict(self, site: Site, inbox: Message, state: None, x: Tensor) -> Tensor:
         return super().predict(site, inbox, state, x)[:, :3]
@@ -159,9 +171,11 @@ class WrongShape(Method):
 class Smuggler(Method):
     """Sends pixels as metrics."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
-    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+    def train(
+        self, site: Site, inbox: Message, state: None, step: RoundContext
+    ) -> tuple[Message, None]:
         reply, _ = super().train(site, inbox, state, step)
         pixels = site.train.images[0].flatten().tolist()
         return replace(reply, metrics={str(i): float(p) for i, p in enumerate(pixels)}), None
@@ -171,18 +185,18 @@ class Smuggler(Method):
 class TwoLegs(Method):
     """Empties the replies of its second leg in place."""
 
-    about: ClassVar[About] = ABOUT
+    info: ClassVar[MethodInfo] = ABOUT
 
     @property
-    def legs(self) -> int:
+    def exchanges(self) -> int:
         return 2
 
     def merge(
-        self, site: Site, server: Global, replies: Mapping[int, Message], step: Step
-    ) -> Global:
+        self, site: Site, server: ServerState, replies: Mapping[int, Message], step: RoundContext
+    ) -> ServerState:
         merged = super().merge(site, server, replies, step)
         for weight in replies[min(replies)].model.weights.values():
-            weight.mul_(1 - step.leg)
+            weight.mul_(1 - step.exchange)
         return merged
 
 
@@ -212,7 +226,7 @@ def test_a_slip_is_caught_and_named(method: AnyMethod, fault: str) -> None:
 
 def test_a_class_or_an_undecorated_method_is_refused() -> None:
     class Plain(Method):
-        about: ClassVar[About] = ABOUT
+        about: ClassVar[MethodInfo] = ABOUT
 
     for wrong in (GlobalRandomness, Plain()):
         with pytest.raises(BrokenMethodError, match="dataclass"):

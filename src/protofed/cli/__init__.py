@@ -8,23 +8,23 @@ from collections.abc import Callable
 import typer
 
 from protofed import __version__
-from protofed.cli.card import card
-from protofed.cli.compare import ablate, compare, sweep, track
-from protofed.cli.export import export
-from protofed.cli.fleet import join, serve, submit
-from protofed.cli.keys import keys
+from protofed.cli.card import card_command
+from protofed.cli.compare import ablate_command, compare_command, sweep_command, track_command
+from protofed.cli.export import export_command
+from protofed.cli.fleet import join_command, serve_command, submit_command
+from protofed.cli.keys import keys_command
 from protofed.cli.listing import data_app, methods_app
 from protofed.cli.outlet import guard_streams
-from protofed.cli.plain import HELP, Plain, Several
-from protofed.cli.plot import plot
-from protofed.cli.predict import predict
-from protofed.cli.report import report
-from protofed.cli.reproduce import reproduce
-from protofed.cli.resume import resume
-from protofed.cli.run import run
-from protofed.cli.telling import tell
-from protofed.core.errors import ProtofedError, printable
-from protofed.core.memory import memory_for
+from protofed.cli.plain import HELP, PlainCommand, SeveralValues
+from protofed.cli.plot import plot_command
+from protofed.cli.predict import predict_command
+from protofed.cli.report import report_command
+from protofed.cli.reproduce import reproduce_command
+from protofed.cli.resume import resume_command
+from protofed.cli.run import run_command
+from protofed.cli.telling import show_count_progress
+from protofed.core.errors import ProtofedError, printable_text
+from protofed.core.memory import explain_oom
 from protofed.core.progress import telling
 
 app = typer.Typer(
@@ -37,13 +37,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-COMMANDS: list[Callable[..., None]] = [
-    *(run, resume, compare, ablate, sweep, reproduce, plot, report, track),
-    *(export, predict, card, serve, join, submit),
-]
-for command in COMMANDS:
-    app.command(cls=Plain)(command)
-app.command(cls=Several)(keys)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run_command,
+    "resume": resume_command,
+    "compare": compare_command,
+    "ablate": ablate_command,
+    "sweep": sweep_command,
+    "reproduce": reproduce_command,
+    "plot": plot_command,
+    "report": report_command,
+    "track": track_command,
+    "export": export_command,
+    "predict": predict_command,
+    "card": card_command,
+    "serve": serve_command,
+    "join": join_command,
+    "submit": submit_command,
+}
+for name, command in COMMANDS.items():
+    app.command(name, cls=PlainCommand)(command)
+app.command("keys", cls=SeveralValues)(keys_command)
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")
 
@@ -55,7 +68,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def root(
+def root_command(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
     ),
@@ -74,11 +87,11 @@ def _call() -> None:
 def main() -> None:
     """Run the command line; what the user can mend ends as a few lines and exit code 2."""
     guard_streams()
-    telling.set(tell)
+    telling.set(show_count_progress)
     try:
-        with memory_for("protofed", "use fewer or smaller images, or end other programs"):
+        with explain_oom("protofed", "use fewer or smaller images, or end other programs"):
             _call()
     except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours
         for line in f"error: {fault}".split("\n"):  # names in it may come from anywhere
-            print(printable(line), file=sys.stderr)
+            print(printable_text(line), file=sys.stderr)
         sys.exit(2)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from protofed.cli.grid import play_grid
-from protofed.cli.leave import LeaveOut, play_each
-from protofed.cli.search import search_and_tell
+from protofed.cli.grid import run_grid
+from protofed.cli.leave import LeaveOut, run_leave_out_each
+from protofed.cli.search import search_with_progress
 
 if TYPE_CHECKING:
-    from protofed.study.table import Comparison
-    from protofed.study.variants import Variant
+    from protofed.study.table import ComparisonTable
+    from protofed.study.variants import GridVariant
 
 Words = Annotated[
     list[str], typer.Argument(help="Methods, as fpl or fpl:tau=0.05,upcr=0.", show_default=False)
@@ -42,7 +42,7 @@ Form = Annotated[
 Runs = Annotated[Path, typer.Option(help="Folder of the run folders.")]
 
 
-def compare(
+def compare_command(
     methods: Words,
     data: Data = None,
     net: NetName = None,
@@ -63,7 +63,7 @@ def compare(
     Finished runs are not repeated; after Ctrl-C the same command goes on.
     """
     from protofed.study.leave import EACH
-    from protofed.study.variants import named
+    from protofed.study.variants import named_variants
 
     left = None if leave_out == EACH else leave_out
     flags = {"data.name": data, "net": net, "rounds": rounds, "leave_out": left}
@@ -71,12 +71,14 @@ def compare(
     if leave_out == EACH:
         if baseline:
             raise typer.BadParameter("--leave-out each has no --baseline")
-        play_each(named(methods, shared), range(seeds), score, workers, form, runs)
+        run_leave_out_each(
+            named_variants(methods, shared), range(seeds), score, workers, form, runs
+        )
         return
-    _play(named(methods, shared), seeds, baseline, score, workers, form, runs)
+    _play(named_variants(methods, shared), seeds, baseline, score, workers, form, runs)
 
 
-def ablate(
+def ablate_command(
     method: Name,
     data: Data = None,
     net: NetName = None,
@@ -90,14 +92,14 @@ def ablate(
     runs: Runs = Path("runs"),
 ) -> None:
     """Run a method without each of its parts, as its paper does."""
-    from protofed.study.variants import ablations
+    from protofed.study.variants import ablation_variants
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
-    rows = ablations(method, shared)
+    rows = ablation_variants(method, shared)
     _play(rows, seeds, rows[-1].label, score, workers, form, runs)
 
 
-def sweep(
+def sweep_command(
     method: Name,
     grid: Annotated[
         list[str] | None,
@@ -125,7 +127,7 @@ def sweep(
     A --grid is scored on the test images, to show how sensitive a method is. A --search tunes, so
     it never sees them: it is scored on a part of each client's own images.
     """
-    from protofed.study.variants import grid as combinations
+    from protofed.study.variants import grid_variants as combinations
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     if bool(grid) == bool(ranges):
@@ -133,29 +135,29 @@ def sweep(
     if ranges and (seeds > 1 or workers or baseline or form != "table"):
         raise typer.BadParameter("a --search has none of --seeds, --workers, --baseline, --format")
     if ranges:
-        search_and_tell(method, ranges, trials, shared, score, runs)
+        search_with_progress(method, ranges, trials, shared, score, runs)
         return
     _play(combinations(method, grid or [], shared), seeds, baseline, score, workers, form, runs)
 
 
-def track(
+def track_command(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)],
     to: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("tensorboard"),
 ) -> None:
     """Write run folders as TensorBoard logs."""
-    from protofed.study.track import write
+    from protofed.study.track import write_tensorboard
 
     for folder in folders:
-        typer.echo(f"{folder}: {write(folder, to)} values -> {to / folder.name}")
+        typer.echo(f"{folder}: {write_tensorboard(folder, to)} values -> {to / folder.name}")
 
 
 def _shared(
     spec: Path | None, assignments: Sequence[str] | None, flags: dict[str, Any]
 ) -> dict[str, Any]:
     """What all runs have in common, as plain data."""
-    from protofed.cli.run import listed, raw_spec
+    from protofed.cli.run import raw_spec, split_commas
 
-    flags["net"] = listed(flags["net"])
+    flags["net"] = split_commas(flags["net"])
     given = {field: value for field, value in flags.items() if value is not None}
     raw, _ = raw_spec(spec, list(assignments or []), given)
     if "seed" in raw:
@@ -164,7 +166,7 @@ def _shared(
 
 
 def _play(
-    variants: Sequence[Variant],
+    variants: Sequence[GridVariant],
     seeds: int,
     baseline: str | None,
     score: Literal["last_five", "last"],
@@ -173,17 +175,17 @@ def _play(
     runs: Path,
 ) -> None:
     """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
-    from protofed.core.errors import known_name
+    from protofed.core.errors import require_known_name
     from protofed.study.collect import check_comparable, read_record
-    from protofed.study.table import compare as set_side_by_side
-    from protofed.study.variants import cells
+    from protofed.study.table import compare_records as set_side_by_side
+    from protofed.study.variants import grid_cells
 
-    grid = cells(variants, range(seeds), runs)
+    grid = grid_cells(variants, range(seeds), runs)
     if baseline:
         labels = {variant.label.lower(): variant.label for variant in variants}
         baseline = labels.get(baseline.lower(), baseline)
-        known_name("baseline", baseline, labels.values())
-    faults = play_grid(grid, workers)
+        require_known_name("baseline", baseline, labels.values())
+    faults = run_grid(grid, workers)
     done = [read_record(c.folder, c.label) for c in grid if c.folder not in faults]
     notes = check_comparable(done, free=_free(variants))
     notes += [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
@@ -196,7 +198,7 @@ def _play(
         raise typer.Exit(1)
 
 
-def _free(variants: Sequence[Variant]) -> set[str]:
+def _free(variants: Sequence[GridVariant]) -> set[str]:
     """The sections that the variants differ in by intention, and what goes with the method."""
     from protofed.study.collect import APART
 
@@ -206,15 +208,15 @@ def _free(variants: Sequence[Variant]) -> set[str]:
     return {*APART, *differ}
 
 
-def _print(table: Comparison, form: str) -> None:
-    from protofed.cli.show import echo, print_table
-    from protofed.study.formats import FORMATS, terminal
+def _print(table: ComparisonTable, form: str) -> None:
+    from protofed.cli.show import echo_line, print_table
+    from protofed.study.formats import FORMATS, table_terminal
 
     if form in FORMATS:
         typer.echo(FORMATS[form](table), nl=False)
         return
-    head, rows, notes = terminal(table)
+    head, rows, notes = table_terminal(table)
     print_table(head, rows)
     typer.echo()
     for note in notes:
-        echo(note)
+        echo_line(note)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_DETAILS = 20  # of one finding; bad files are all named
 
 
-def doctor(
+def doctor_command(
     path: Annotated[str, typer.Argument(help="Folder of images, or a benchmark.")],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write a spec to begin with, as TOML.")
@@ -27,11 +27,11 @@ def doctor(
     Findings stand in the order of how bad they are, each with what to do. The exit code is 0.
     """
     from protofed.core.errors import ProtofedError
-    from protofed.data.doctor import examine
+    from protofed.data.doctor import diagnose_benchmark
 
     if out and not out.absolute().parent.is_dir():  # told before the work
         raise ProtofedError(f"-o {out}: there is no folder {out.absolute().parent}; make it first")
-    found = examine(path)
+    found = diagnose_benchmark(path)
     _print(found, as_json)
     if out and found.spec:
         _write(out, found.spec)
@@ -46,7 +46,7 @@ def doctor(
 
 def _write(out: Path, spec: str) -> None:
     """Write a spec, but not over another one, which somebody may have edited."""
-    from protofed.core.disk import write_whole
+    from protofed.core.disk import atomic_write
     from protofed.core.errors import ProtofedError
 
     if out.exists() and out.read_bytes() != spec.encode():
@@ -54,12 +54,12 @@ def _write(out: Path, spec: str) -> None:
             f"{out} is there, says something else, and was left as it is\n"
             f"remove it, or give -o another file"
         )
-    write_whole(out, spec.encode())
+    atomic_write(out, spec.encode())
 
 
 def _print(found: Diagnosis, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(found.plain(), indent=2))
+        typer.echo(json.dumps(found.to_dict(), indent=2))
         return
     _print_counts(found)
     for number, finding in enumerate(found.findings, start=1):

@@ -10,7 +10,7 @@ import typer
 Kind = Literal["onnx", "safetensors", "torchscript"]
 
 
-def export(
+def export_command(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     to: Annotated[Kind, typer.Option("--to", help="Kind of file.")] = "onnx",
     out: Annotated[
@@ -26,10 +26,10 @@ def export(
     is read anew and compared with the run on test images before it comes to its place; of a
     federation across machines, whose images are at its sites, on noise.
     """
-    from protofed.cli.show import echo
+    from protofed.cli.show import echo_line
     from protofed.core.errors import ProtofedError
-    from protofed.product.formats import FORMATS, write
-    from protofed.product.source import take
+    from protofed.product.formats import FORMATS, write_export
+    from protofed.product.source import load_trained_model
 
     kind = FORMATS[to]
     place = out or Path(f"{run.resolve().name}{kind.ending}")
@@ -37,13 +37,13 @@ def export(
         raise ProtofedError(f"-o {place}: a file of this kind ends in {kind.ending}")
     if place.is_dir() or not place.parent.is_dir():
         raise ProtofedError(f"-o {place}: name a file in a folder that is there")
-    taken = take(run, client)
-    found = write(taken, kind, place)
+    taken = load_trained_model(run, client)
+    found = write_export(taken, kind, place)
     facts = taken.product.facts
-    echo(f"wrote {place} ({place.stat().st_size / 1e6:.2f} MB): {facts.name}")
+    echo_line(f"wrote {place} ({place.stat().st_size / 1e6:.2f} MB): {facts.name}")
     shape = f"[N, {facts.side}, {facts.side}, 3]"
-    echo(f"takes images: uint8 {shape}, red, green, blue; gives {len(facts.classes)} classes")
-    echo(
+    echo_line(f"takes images: uint8 {shape}, red, green, blue; gives {len(facts.classes)} classes")
+    echo_line(
         f"read anew and compared with the run on {found.images} {taken.kind}: largest "
         f"difference {found.probabilities:.1e} in probability, {found.scores:.1e} in score"
     )

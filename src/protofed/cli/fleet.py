@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 
 if TYPE_CHECKING:
-    from protofed.cli.show import Watcher
-    from protofed.deploy.job import Job
+    from protofed.cli.show import RunWatcher
+    from protofed.deploy.job import SubmittedJob
     from protofed.experiment.rundir import RunDir
-    from protofed.experiment.runner import Progress
+    from protofed.experiment.runner import RunProgress
     from protofed.experiment.spec import Experiment
 
 Home = Annotated[
@@ -22,7 +22,7 @@ Home = Annotated[
 LOCAL = "127.0.0.1"
 
 
-def serve(
+def serve_command(
     keys: Annotated[Path | None, typer.Option(help="Folder of keys, see `protofed keys`.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The one public port.")] = 8443,
@@ -33,7 +33,7 @@ def serve(
 ) -> None:
     """Serve a federation: sites join here, and runs are submitted on this machine."""
     _needs_flower()
-    from protofed.deploy.serve import serve as stand
+    from protofed.deploy.serve import serve_federation as stand
     from protofed.deploy.serve import state_folder
 
     if insecure == bool(keys):
@@ -45,7 +45,7 @@ def serve(
     stand(_full(home) or state_folder("server"), (host, port), _full(keys))
 
 
-def join(
+def join_command(
     server: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
     name: Annotated[str, typer.Option(help="Name of this site.")],
     data: Annotated[Path, typer.Option(help="Folder of this site's images: class/image.")],
@@ -63,21 +63,21 @@ def join(
 ) -> None:
     """Take part in a federation with the images of this site, which never leave it."""
     _needs_flower()
-    from protofed.cli.checking import run_check
-    from protofed.deploy.join import join as take_part
-    from protofed.deploy.own import Site
+    from protofed.cli.checking import run_join_check
+    from protofed.deploy.join import join_federation as take_part
+    from protofed.deploy.own import JoiningSite
     from protofed.deploy.serve import state_folder
 
     if as_json and not check:
         raise typer.BadParameter("--json goes with --check alone: joining prints lines")
     place = _full(home) or state_folder(f"site-{name}")
-    site = Site(server, name, data.expanduser().resolve(), place, _full(keys), _full(policy))
+    site = JoiningSite(server, name, data.expanduser().resolve(), place, _full(keys), _full(policy))
     if check:
-        run_check(site, as_json)
+        run_join_check(site, as_json)
     take_part(site)
 
 
-def submit(
+def submit_command(
     spec: Annotated[Path, typer.Argument(help="TOML file with the experiment, without images.")],
     assignments: Annotated[
         list[str] | None,
@@ -101,29 +101,29 @@ def submit(
 ) -> None:
     """Train with the sites that have joined; on the machine that serves."""
     _needs_flower()
-    from protofed.cli.run import raw_spec, show
-    from protofed.deploy.job import Job
+    from protofed.cli.run import raw_spec, show_result
+    from protofed.deploy.job import SubmittedJob
     from protofed.experiment.result import read_result
-    from protofed.experiment.submitted import experiment_of
+    from protofed.experiment.submitted import remote_experiment
 
     raw, _ = raw_spec(spec, assignments or [], {})
-    experiment_of(raw)  # so that a fault is told before anybody is asked
+    remote_experiment(raw)  # so that a fault is told before anybody is asked
     names, count = ((), int(sites)) if sites.isdecimal() else (_listed(sites), 0)
     here, told = str(Path.cwd()), str(out or "")
-    job = Job(raw, here, told, names, count, deadline, wait, resume)
-    show(read_result(_played(job, home)), as_json)
+    job = SubmittedJob(raw, here, told, names, count, deadline, wait, resume)
+    show_result(read_result(_played(job, home)), as_json)
 
 
-def _played(job: Job, home: Path | None) -> RunDir:
+def _played(job: SubmittedJob, home: Path | None) -> RunDir:
     """The folder of a job's run, once that is finished, or at once if it was before."""
     from protofed.deploy.serve import state_folder
-    from protofed.deploy.submit import finished
-    from protofed.deploy.submit import submit as play
+    from protofed.deploy.submit import finished_run
+    from protofed.deploy.submit import submit_job as play
 
-    if folder := finished(job):
+    if folder := finished_run(job):
         typer.echo(f"already finished, read from {folder.path}", err=True)
         return folder
-    follower = Follower()
+    follower = JobFollower()
     try:
         return play(job, _full(home) or state_folder("server"), follower)
     except KeyboardInterrupt:
@@ -133,23 +133,23 @@ def _played(job: Job, home: Path | None) -> RunDir:
         follower.end()
 
 
-class Follower:
+class JobFollower:
     """Shows how a submitted run goes, as `run` shows its own progress."""
 
     def __init__(self) -> None:
-        self.watcher: Watcher | None = None
+        self.watcher: RunWatcher | None = None
 
     def waiting(self, words: str) -> None:
         """Who or what is waited for."""
-        typer.echo(printable(words), err=True)
+        typer.echo(printable_text(words), err=True)
 
     def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
         """What the run is, where it goes, and how many rounds are behind it."""
-        from protofed.cli.show import Watcher
+        from protofed.cli.show import RunWatcher
 
-        self.watcher = Watcher(experiment, folder, finished).__enter__()
+        self.watcher = RunWatcher(experiment, folder, finished).__enter__()
 
-    def watch(self, progress: Progress) -> None:
+    def watch(self, progress: RunProgress) -> None:
         """How far the run is."""
         if self.watcher:
             self.watcher(progress)

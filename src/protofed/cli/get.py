@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protofed.core.errors import plural
+from protofed.core.errors import count_noun
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from protofed.data.fetch import Remote, Watch
-    from protofed.data.sources import Source
+    from protofed.data.fetch import RemoteFile, Watch
+    from protofed.data.sources import DataSource
 
 
-def get(
+def get_command(
     name: Annotated[str, typer.Argument(help="A benchmark, or one of the digits' domains.")],
     to: Annotated[
         Path | None, typer.Option(help="Data folder; default: the one PROTOFED_DATA names.")
@@ -37,9 +37,9 @@ def get(
 
     An interrupted download goes on where it stopped when the command is repeated.
     """
-    from protofed.data.sources import SOURCES, wanted
+    from protofed.data.sources import SOURCES, sources_for
 
-    names = wanted(name)
+    names = sources_for(name)
     root = _root(to)
     if side and not any(SOURCES[part].side for part in names):
         raise typer.BadParameter(f"the images of {name} keep their size; leave --side out")
@@ -70,17 +70,17 @@ def _root(to: Path | None) -> Path:
     return (to or Path(usual)).expanduser().absolute()
 
 
-def _tell(name: str, source: Source) -> None:
+def _tell(name: str, source: DataSource) -> None:
     """Licence, source and size, on stderr."""
     from urllib.parse import urlsplit
 
-    from protofed.data.sources import placed
+    from protofed.data.sources import source_home
 
-    files = placed(name, source)
+    files = source_home(name, source)
     hosts = dict.fromkeys(urlsplit(url).netloc for file in files for url in file.urls)
     size = f"about {max(1, source.size // 10**6):,} MB" if source.size else "size not told"
     lines = [
-        f"{name}: {plural(len(files), 'file')}, {size}, from {', '.join(hosts)}",
+        f"{name}: {count_noun(len(files), 'file')}, {size}, from {', '.join(hosts)}",
         f"  licence: {source.licence}",
         f"  cite: {source.citation}",
     ]
@@ -113,8 +113,8 @@ def _get(name: str, root: Path, side: int | None, again: bool) -> bool:
     )
     from rich.progress import Progress as Bar
 
-    from protofed.data.get import Follow
-    from protofed.data.get import get as get_set
+    from protofed.data.get import DownloadProgress
+    from protofed.data.get import download_benchmark as get_set
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
@@ -124,18 +124,18 @@ def _get(name: str, root: Path, side: int | None, again: bool) -> bool:
         def say(line: str) -> None:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-        def begin(remote: Remote) -> Watch:
+        def begin(remote: RemoteFile) -> Watch:
             say(f"{name}: fetching {remote.name}")
             return _watch(bar, remote)
 
         try:
-            return get_set(name, root, Follow(say, begin), side, again)
+            return get_set(name, root, DownloadProgress(say, begin), side, again)
         except KeyboardInterrupt:
             say("stopped; the same command goes on from here")
             raise typer.Exit(130) from None
 
 
-def _watch(bar: Progress, remote: Remote) -> Watch:
+def _watch(bar: Progress, remote: RemoteFile) -> Watch:
     task = bar.add_task(remote.name, total=remote.size or None)
 
     def watch(done: int, total: int | None) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from protofed.deploy.keys import Made
+    from protofed.deploy.keys import MadeKeys
 
 
-def keys(
+def keys_command(
     folder: Annotated[Path, typer.Argument(help="Where the keys are kept.", show_default=False)],
     server: Annotated[
         str, typer.Option(metavar="HOST[:PORT]", help="Where sites will reach the server.")
@@ -29,9 +29,9 @@ def keys(
 
     No file that is there is ever overwritten. What is private can be read by its owner alone.
     """
-    from protofed.deploy.keys import make
+    from protofed.deploy.keys import make_keys
 
-    made = make(folder, server, sites, days)
+    made = make_keys(folder, server, sites, days)
     if as_json:
         told = {"folder": str(made.folder), "server": str(made.server), "new": made.new}
         more = {"kept": made.kept, "new_certificate": made.certificate}
@@ -49,7 +49,7 @@ def keys(
         typer.echo(f"  {where:<{max(map(len, _commands(made)))}}  {command}")
 
 
-def _commands(made: Made) -> dict[str, str]:
+def _commands(made: MadeKeys) -> dict[str, str]:
     """By place, the command to type there."""
     joins = {
         f"at {name}": f"protofed join {made.server} --name {name} --keys {made.folder / name} "

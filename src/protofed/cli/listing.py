@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofed.cli.doctor import doctor
-from protofed.cli.get import get
-from protofed.cli.plain import Plain
+from protofed.cli.doctor import doctor_command
+from protofed.cli.get import get_command
+from protofed.cli.plain import PlainCommand
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from protofed.core.method import AnyMethod
-    from protofed.data.entry import Entry
+    from protofed.data.entry import BenchmarkInfo
 
 methods_app = typer.Typer(
     help="List the methods, or show one.", rich_markup_mode=None, suggest_commands=False
@@ -28,14 +28,14 @@ data_app = typer.Typer(
     no_args_is_help=True,
 )
 
-data_app.command("doctor", cls=Plain)(doctor)
-data_app.command("get", cls=Plain)(get)
+data_app.command("doctor", cls=PlainCommand)(doctor_command)
+data_app.command("get", cls=PlainCommand)(get_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 @methods_app.callback(invoke_without_command=True)
-def methods(context: typer.Context, as_json: Json = False) -> None:
+def methods_command(context: typer.Context, as_json: Json = False) -> None:
     """List every method with its paper and what it sends."""
     if context.invoked_subcommand:
         if as_json:
@@ -65,23 +65,23 @@ def _print_methods(as_json: bool) -> None:
     print_table(columns, cells)
 
 
-@methods_app.command("list", cls=Plain)
+@methods_app.command("list", cls=PlainCommand)
 def list_methods(as_json: Json = False) -> None:
     """List every method with its paper and what it sends, as `protofed methods` does."""
     _print_methods(as_json)
 
 
-@methods_app.command("show", cls=Plain)
+@methods_app.command("show", cls=PlainCommand)
 def show_method(
     name: Annotated[str, typer.Argument(help="Its name, see `protofed methods`.")],
     as_json: Json = False,
 ) -> None:
     """Print a method's paper, its hyperparameters and their defaults."""
     from protofed.cli.show import print_table
-    from protofed.core.errors import known_name
+    from protofed.core.errors import require_known_name
     from protofed.methods import METHODS
 
-    method = METHODS[known_name("method", name, METHODS)]
+    method = METHODS[require_known_name("method", name, METHODS)]
     about = _about(name, method)
     if as_json:
         typer.echo(json.dumps(about, indent=2))
@@ -98,7 +98,7 @@ def show_method(
         print_table(["--set method.", "default", "meaning"], cells)
 
 
-@data_app.command("list", cls=Plain)
+@data_app.command("list", cls=PlainCommand)
 def list_data(as_json: Json = False) -> None:
     """List every benchmark."""
     from protofed.cli.show import print_table
@@ -133,7 +133,7 @@ def list_data(as_json: Json = False) -> None:
     print_table(["name", "domains", "classes", "pixels", "images from"], cells)
 
 
-@data_app.command("show", cls=Plain)
+@data_app.command("show", cls=PlainCommand)
 def show_data(
     name: Annotated[str, typer.Argument(help="Benchmark, or folder of images.")],
     picture: Annotated[
@@ -142,10 +142,10 @@ def show_data(
     as_json: Json = False,
 ) -> None:
     """Count a benchmark's images by domain, and say what to know about them."""
-    from protofed.cli.show import echo, print_table
-    from protofed.data.catalog import entry_of
+    from protofed.cli.show import echo_line, print_table
+    from protofed.data.catalog import benchmark_info
 
-    entry = entry_of(name)
+    entry = benchmark_info(name)
     benchmark = entry.load()
     if picture:
         from protofed.data.sheet import contact_sheet
@@ -161,20 +161,20 @@ def show_data(
     typer.echo(f"{name}: {entry.summary}")
     cells = [[domain, str(c["train"]), str(c["test"])] for domain, c in counts.items()]
     print_table(["domain", "train", "test"], cells)
-    echo(f"classes: {', '.join(benchmark.classes)}")
-    typer.echo(f"default net: {entry.net}; default partition: {entry.partition_for()}")
+    echo_line(f"classes: {', '.join(benchmark.classes)}")
+    typer.echo(f"default net: {entry.net}; default partition: {entry.default_partition()}")
     for note in notes:
-        echo(f"note: {note}")
+        echo_line(f"note: {note}")
 
 
-def _missing(entry: Entry) -> list[str]:
+def _missing(entry: BenchmarkInfo) -> list[str]:
     """The domains or sets that `protofed data get` would fetch; none on request only."""
-    from protofed.data.sources import missing
+    from protofed.data.sources import missing_sources
 
-    return [name for name in missing(entry.name) if name not in entry.on_request]
+    return [name for name in missing_sources(entry.name) if name not in entry.on_request]
 
 
-def _whence(entry: Entry) -> str:
+def _whence(entry: BenchmarkInfo) -> str:
     """Where a benchmark's images are, or the command that fetches them."""
     if not entry.needs_data:
         return "built in"
@@ -183,9 +183,9 @@ def _whence(entry: Entry) -> str:
 
 def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
     """All that is known of a method without running it."""
-    about = {"name": name, **method.about._asdict(), "summary": method.__doc__}
+    about = {"name": name, **method.info._asdict(), "summary": method.__doc__}
     made = method()
-    about |= {**made.travels._asdict(), "needs": list(made.needs)}
+    about |= {**made.payload._asdict(), "needs": list(made.needs)}
     known: dict[str, FieldInfo] = vars(method)["__pydantic_fields__"]
     return {**about, "fields": [_field(name, info) for name, info in known.items()]}
 

@@ -10,7 +10,7 @@ from typing import TextIO
 UNREAD = 141  # 128 + SIGPIPE: how a shell tells of a program whose reader has gone
 
 
-class Outlet(io.FileIO):
+class QuietStream(io.FileIO):
     """A stream's file; once nobody reads it, what is still written to it goes nowhere."""
 
     def __init__(self, handle: int, needed: bool):
@@ -48,7 +48,7 @@ def _guarded(stream: TextIO | None, own: TextIO | None, needed: bool) -> TextIO:
     if stream is not own or not isinstance(stream, io.TextIOWrapper):
         return stream  # somebody else's, as in tests
     return io.TextIOWrapper(
-        io.BufferedWriter(Outlet(stream.fileno(), needed)),
+        io.BufferedWriter(QuietStream(stream.fileno(), needed)),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,

@@ -11,7 +11,7 @@ from typer.core import TyperArgument, TyperCommand
 HELP = {"help_option_names": ["-h", "--help"]}  # of every command
 
 
-class Plain(TyperCommand):
+class PlainCommand(TyperCommand):
     """A command whose help says what its arguments are, and has no backslashes.
 
     Click 8.5 forgets what typer 0.20 tells it of arguments, and typer escapes brackets for rich,
@@ -30,7 +30,7 @@ class Plain(TyperCommand):
         """Nothing: click 8.5 lists arguments here, and typer does so beside the options."""
 
 
-class Several(Plain):
+class SeveralValues(PlainCommand):
     """A command whose ``--sites a b c`` means ``--sites a --sites b --sites c``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 
-def plot(
+def plot_command(
     kind: Annotated[
         str | None, typer.Argument(help="Kind of figure; leave it out to list them.")
     ] = None,
@@ -34,17 +34,17 @@ def plot(
     seed: Annotated[int, typer.Option(min=0, help="Of what a figure draws by lot.")] = 0,
 ) -> None:
     """Draw a figure from run folders; without a kind, list the kinds."""
-    from protofed.figures import KINDS, draw
-    from protofed.figures.style import Options, save
+    from protofed.figures import KINDS, draw_figure
+    from protofed.figures.style import FigureOptions, save_figure
 
     if kind is None:
         width = max(map(len, KINDS))
         for name, summary in KINDS.items():
             typer.echo(f"{name:<{width}}  {summary}")
         return
-    options = Options(_numbers(rounds), domain, by, rule, images, seed)
-    figure = draw(kind, runs or [], options)
-    for file in save(figure, out or Path(kind)):
+    options = FigureOptions(_numbers(rounds), domain, by, rule, images, seed)
+    figure = draw_figure(kind, runs or [], options)
+    for file in save_figure(figure, out or Path(kind)):
         typer.echo(f"wrote {file}")
 
 

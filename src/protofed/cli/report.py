@@ -13,7 +13,7 @@ DEFAULT = Path("report.html")
 Rule = Literal["last_five", "last"]
 
 
-def report(
+def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, for example runs/*.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file; default: report.html.")
@@ -45,10 +45,10 @@ def report(
     make = _maker(runs, baseline, rule, confusion, watch)
     if not watch:
         return _write(out or DEFAULT, make)
-    from protofed.report.runs import stamp
-    from protofed.report.serve import watch as serve
+    from protofed.report.runs import files_stamp
+    from protofed.report.serve import watch_report as serve
 
-    return serve(make, partial(stamp, runs), port, _say)
+    return serve(make, partial(files_stamp, runs), port, _say)
 
 
 def _say(line: str) -> None:
@@ -59,27 +59,27 @@ def _maker(
     folders: list[Path], baseline: str | None, rule: Rule, confusion: bool, watched: bool
 ) -> Callable[[], str]:
     """What makes the page from the folders as they are at that moment."""
-    from protofed.report.confusion import Confusions
-    from protofed.report.page import render
+    from protofed.report.confusion import ConfusionCache
+    from protofed.report.page import render_report
     from protofed.report.runs import read_runs
 
-    confusions = Confusions(_say) if confusion else None
+    confusions = ConfusionCache(_say) if confusion else None
 
     def make() -> str:
         runs = read_runs(folders)
         matrices = None if confusions is None else confusions.of(runs)
-        return render(runs, matrices, baseline, rule, watched)
+        return render_report(runs, matrices, baseline, rule, watched)
 
     return make
 
 
 def _write(out: Path, make: Callable[[], str]) -> None:
     """Write the page and say how large it is; a place that cannot hold it is told first."""
-    from protofed.core.disk import write_whole
+    from protofed.core.disk import atomic_write
     from protofed.core.errors import ProtofedError
 
     if out.is_dir() or not out.parent.is_dir():
         raise ProtofedError(f"-o {out}: name a file in a folder that is there")
     page = make().encode()
-    write_whole(out, page)
+    atomic_write(out, page)
     typer.echo(f"wrote {out} ({len(page) // 1000} kB)")

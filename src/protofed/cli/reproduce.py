@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 if TYPE_CHECKING:
-    from protofed.recipes.play import Ready
-    from protofed.recipes.report import Report
+    from protofed.recipes.play import ReadyRecipe
+    from protofed.recipes.report import RecipeReport
     from protofed.recipes.scale import Scale
 
 FORMATS = ("table", "markdown", "json")
 
 
-def reproduce(
+def reproduce_command(
     name: Annotated[str | None, typer.Argument(help="Recipe, see --list.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
     scale: Annotated[
@@ -47,12 +47,12 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter("name a recipe; --list shows them")
-    from protofed.core.machine import cores
-    from protofed.recipes.play import get_ready
+    from protofed.core.machine import usable_cores
+    from protofed.recipes.play import prepare_recipe
     from protofed.recipes.recipe import read_recipe
 
-    ready = get_ready(read_recipe(name), _scale(scale), part or [], seeds, runs)
-    report = _played(ready, workers or cores())
+    ready = prepare_recipe(read_recipe(name), _scale(scale), part or [], seeds, runs)
+    report = _played(ready, workers or usable_cores())
     _print_report(report, form)
     if report.faulty:
         raise typer.Exit(1)
@@ -74,69 +74,69 @@ def _scale(word: str) -> Scale:
 
 def _print_list(as_json: bool) -> None:
     from protofed.cli.show import print_table
-    from protofed.recipes.listing import HEADS, listing
+    from protofed.recipes.listing import HEADS, list_recipes
 
-    rows = listing()
+    rows = list_recipes()
     if as_json:
-        typer.echo(json.dumps([row.plain() for row in rows], indent=2))
+        typer.echo(json.dumps([row.to_dict() for row in rows], indent=2))
         return
     print_table(HEADS, [row.cells() for row in rows])
     typer.echo()
     typer.echo("times: rough estimates for one core; *: without parts whose images are not there")
 
 
-def _played(ready: Ready, workers: int) -> Report:
+def _played(ready: ReadyRecipe, workers: int) -> RecipeReport:
     """Run with progress on stderr; Ctrl-C says how to go on."""
     from protofed.cli.show import GridWatcher
-    from protofed.recipes.play import play
+    from protofed.recipes.play import run_recipe
 
     with GridWatcher() as watch:
         for skipped, why in ready.skipped.items():
             watch.say(f"{skipped}: skipped: {why}")
         try:
             watch.say(_forecast(ready, workers))  # trains a little, so it may take a while
-            return play(ready, workers, watch)
+            return run_recipe(ready, workers, watch)
         except KeyboardInterrupt:
             watch.say("stopped; the same command goes on from there")
             raise typer.Exit(130) from None
 
 
-def _forecast(ready: Ready, workers: int) -> str:
+def _forecast(ready: ReadyRecipe, workers: int) -> str:
     """How many runs are to do and, but for smoke, about how long they take."""
-    from protofed.cli.show import clock
-    from protofed.recipes.play import unfinished
+    from protofed.cli.show import format_clock
+    from protofed.recipes.play import unfinished_cells
 
-    left = len(unfinished(ready.cells))
+    left = len(unfinished_cells(ready.cells))
     todo = f"{ready.recipe.name} at scale {ready.scale}: {left} of {len(ready.cells)} runs to do"
     if ready.scale == "smoke" or not left:
         return "; ".join([todo, *dict.fromkeys(plan.note for plan in ready.plans)])
-    seconds = clock(ready.seconds(workers))
+    seconds = format_clock(ready.seconds(workers))
     return (
         f"{todo}, about {seconds} with {workers} at a time: an estimate from a few batches of the "
         f"first row; other methods may take twice as long"
     )
 
 
-def _print_report(report: Report, form: str) -> None:
-    from protofed.recipes.report import as_json, markdown
+def _print_report(report: RecipeReport, form: str) -> None:
+    from protofed.recipes.report import recipe_json, recipe_markdown
 
     if form == "table":
         _print_tables(report)
     else:
-        text: str = {"markdown": markdown, "json": as_json}[form](report)
+        text: str = {"markdown": recipe_markdown, "json": recipe_json}[form](report)
         typer.echo(text, nl=False)
 
 
-def _print_tables(report: Report) -> None:
+def _print_tables(report: RecipeReport) -> None:
     from protofed.cli.show import print_table
-    from protofed.recipes.report import body, footnotes, head, settings
+    from protofed.recipes.report import part_footnotes, part_header, part_rows, settings_by_source
 
     typer.echo(report.title)
     for part in report.parts:
         typer.echo(f"\n{part.part}")
-        print_table(head(part), body(part))
+        print_table(part_header(part), part_rows(part))
         typer.echo()
-        for note in [*footnotes(part), *settings(part.settings)]:
+        for note in [*part_footnotes(part), *settings_by_source(part.settings)]:
             typer.echo(f"note: {note}")
     for name, why in report.missing:
         typer.echo(f"\n{name}\n{why}")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protofed.cli.run import WORKERS, how_many, show, watched
+from protofed.cli.run import WORKERS, parse_workers, run_with_progress, show_result
 
 if TYPE_CHECKING:
     from protofed.experiment.spec import Experiment
 
 
-def resume(
+def resume_command(
     run: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)],
     workers: Annotated[str, WORKERS] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -31,8 +31,8 @@ def resume(
     if place.done.exists():
         result = read_result(place)
     else:
-        result = watched(_experiment(run), run, False, set(), how_many(workers))
-    show(result, as_json)
+        result = run_with_progress(_experiment(run), run, False, set(), parse_workers(workers))
+    show_result(result, as_json)
 
 
 def _experiment(folder: Path) -> Experiment:
@@ -40,10 +40,10 @@ def _experiment(folder: Path) -> Experiment:
     import shlex
 
     from protofed.core.errors import ProtofedError
-    from protofed.experiment.parse import recorded
+    from protofed.experiment.parse import load_spec
     from protofed.experiment.submitted import is_remote
 
-    experiment = recorded(folder)
+    experiment = load_spec(folder)
     if is_remote(experiment):
         spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(str(folder))
         raise ProtofedError(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofed.cli.leave import LeaveOut, play_each
+from protofed.cli.leave import LeaveOut, run_leave_out_each
 
 if TYPE_CHECKING:
     from protofed.experiment.hiring import Workers
-    from protofed.experiment.result import Result
+    from protofed.experiment.result import RunResult
     from protofed.experiment.spec import Experiment
 
 MOST_WORKERS = 256
@@ -22,7 +22,7 @@ WORKERS = typer.Option(
 )
 
 
-def run(
+def run_command(
     method: Annotated[str | None, typer.Option(help="Method, see `protofed methods`.")] = None,
     data: Annotated[
         str | None,
@@ -63,7 +63,7 @@ def run(
     flags = {
         "method.name": method,
         "data.name": data,
-        "net": listed(net),
+        "net": split_commas(net),
         "rounds": rounds,
         "partition.clients": clients,
         "seed": seed,
@@ -73,21 +73,23 @@ def run(
     if leave_out == "each":
         if out or again or keep:
             raise typer.BadParameter("--leave-out each: no --out, --again or --keep")
-        _each(spec, assignments or [], given, _side_by_side(how_many(workers)), as_json)
+        _each(spec, assignments or [], given, _side_by_side(parse_workers(workers)), as_json)
         return
     experiment = _experiment(spec, assignments or [], given)
     from protofed.experiment.runner import default_folder
 
     place = out or default_folder(experiment)
-    show(watched(experiment, place, again, _rounds(keep), how_many(workers)), as_json)
+    show_result(
+        run_with_progress(experiment, place, again, _rounds(keep), parse_workers(workers)), as_json
+    )
 
 
-def show(result: Result, as_json: bool) -> None:
+def show_result(result: RunResult, as_json: bool) -> None:
     """The result on stdout."""
     from protofed.cli.show import print_result
 
     if as_json:
-        typer.echo(json.dumps(result.plain(), indent=2))
+        typer.echo(json.dumps(result.to_dict(), indent=2))
     else:
         print_result(result)
 
@@ -105,13 +107,13 @@ def _each(
     as_json: bool,
 ) -> None:
     """One run for each domain that is left out, side by side."""
-    from protofed.study.variants import Variant
+    from protofed.study.variants import GridVariant
 
     raw, _ = raw_spec(spec, assignments, flags)
-    label = _experiment(spec, assignments, flags).method.about.label
+    label = _experiment(spec, assignments, flags).method.info.label
     seed = raw.pop("seed", 0)
     form = "json" if as_json else "table"
-    play_each([Variant(label, raw)], [seed], "last_five", workers, form, Path("runs"))
+    run_leave_out_each([GridVariant(label, raw)], [seed], "last_five", workers, form, Path("runs"))
 
 
 def _experiment(
@@ -119,18 +121,18 @@ def _experiment(
 ) -> Experiment:
     """The experiment that file, --set and flags together describe."""
     from protofed.core.errors import ProtofedError
-    from protofed.experiment.parse import experiment_from
+    from protofed.experiment.parse import parse_experiment
 
     raw, from_file = raw_spec(spec, assignments, flags)
     try:
-        return experiment_from(raw)
+        return parse_experiment(raw)
     except ProtofedError:
         if spec:
-            experiment_from(from_file, str(spec))  # a fault of the file is told with its name
+            parse_experiment(from_file, str(spec))  # a fault of the file is told with its name
         raise
 
 
-def listed(words: str | None) -> str | list[str] | None:
+def split_commas(words: str | None) -> str | list[str] | None:
     """A name as it is, and ``a,b`` as a list."""
     return words.split(",") if words and "," in words else words
 
@@ -139,12 +141,12 @@ def raw_spec(
     spec: Path | None, assignments: list[str], flags: Mapping[str, object]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """File, --set and flags together as plain data, and what the file alone says."""
-    from protofed.experiment.parse import choose, read_spec, set_field
+    from protofed.experiment.parse import choose_named, read_spec, set_field
 
     raw = from_file = read_spec(spec) if spec else {}
     for section in ("method", "data"):
         if f"{section}.name" in flags:
-            raw = choose(raw, section, str(flags[f"{section}.name"]))
+            raw = choose_named(raw, section, str(flags[f"{section}.name"]))
     spoken = [f"{field}={json.dumps(value)}" for field, value in flags.items()]
     for assignment in [*assignments, *spoken]:
         raw = set_field(raw, assignment)
@@ -159,7 +161,7 @@ def _rounds(words: str) -> set[int]:
         raise typer.BadParameter(f"--keep {words}: write round numbers, as 1,10,40") from None
 
 
-def how_many(words: str) -> Workers:
+def parse_workers(words: str) -> Workers:
     """The number of ``--workers``."""
     if words.isdecimal() and int(words) <= MOST_WORKERS:
         return int(words)
@@ -168,24 +170,24 @@ def how_many(words: str) -> Workers:
     return "auto"
 
 
-def watched(
+def run_with_progress(
     experiment: Experiment, folder: Path, again: bool, keep: set[int], workers: Workers
-) -> Result:
+) -> RunResult:
     """Run with progress on stderr, or read what is finished; Ctrl-C says how to go on."""
-    from protofed.cli.show import Watcher
+    from protofed.cli.show import RunWatcher
     from protofed.experiment.rundir import RunDir
-    from protofed.experiment.runner import run as run_experiment
+    from protofed.experiment.runner import run as run
 
     place = RunDir(folder)
     place.check(experiment)
     if place.done.exists() and not again:
-        result = run_experiment(experiment, folder)
+        result = run(experiment, folder)
         typer.echo(f"already finished, read from {folder} (--again repeats it)", err=True)
         return result
     begun = None if again else place.newest()
-    with Watcher(experiment, folder, begun.round if begun else 0) as watch:
+    with RunWatcher(experiment, folder, begun.round if begun else 0) as watch:
         try:
-            return run_experiment(experiment, folder, watch, again, keep, workers)
+            return run(experiment, folder, watch, again, keep, workers)
         except KeyboardInterrupt:
             same = "the same command without --again" if again else "the same command"
             watch.say(f"stopped; {same} goes on from {folder}")

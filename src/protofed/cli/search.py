@@ -12,14 +12,14 @@ import typer
 LOOK = 0.3  # seconds between two looks at a run that another process is busy with
 
 if TYPE_CHECKING:
-    from protofed.experiment.result import Result
-    from protofed.study.variants import Cell
+    from protofed.experiment.result import RunResult
+    from protofed.study.variants import GridCell
 
 
-def _patiently(cell: Cell) -> Result:
+def _patiently(cell: GridCell) -> RunResult:
     """A trial's result; one that another process is running is waited for."""
     from protofed.core.errors import BusyError
-    from protofed.core.lock import is_held
+    from protofed.core.lock import is_locked
     from protofed.experiment.runner import run
 
     told = False
@@ -30,11 +30,11 @@ def _patiently(cell: Cell) -> Result:
             if not told:
                 typer.echo(f"waiting for {cell.folder}, which another process is running", err=True)
             told = True
-            while is_held(cell.folder):
+            while is_locked(cell.folder):
                 time.sleep(LOOK)
 
 
-def search_and_tell(
+def search_with_progress(
     method: str,
     ranges: Sequence[str],
     trials: int,
@@ -43,17 +43,17 @@ def search_and_tell(
     runs: Path,
 ) -> None:
     """Print each trial as it ends, then the best one as flags."""
-    from protofed.study.search import axis, search
+    from protofed.study.search import parse_axis, run_search
 
-    def play(cell: Cell) -> float:
+    def play(cell: GridCell) -> float:
         found = getattr(_patiently(cell), score)
         # a domain that is left out must not be tuned on either
         return found.without(cell.experiment.leave_out).mean or 0.0
 
     best: tuple[float, str] = (-1.0, "")
-    axes = [axis(text) for text in ranges]
+    axes = [parse_axis(text) for text in ranges]
     try:
-        for cell, found in search(method, axes, trials, shared, runs, play):
+        for cell, found in run_search(method, axes, trials, shared, runs, play):
             if isinstance(found, str):
                 typer.echo(f"failed  {cell.label}: {found.splitlines()[0]}")
             else:

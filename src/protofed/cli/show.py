@@ -17,14 +17,14 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from protofed.core.errors import printable
-from protofed.experiment.result import Result
-from protofed.experiment.runner import Progress
+from protofed.core.errors import printable_text
+from protofed.experiment.result import RunResult
+from protofed.experiment.runner import RunProgress
 from protofed.experiment.spec import Experiment
-from protofed.study.pool import Progress as Grid
+from protofed.study.pool import GridProgress as Grid
 
 
-class Follower:
+class ProgressFollower:
     """A bar of rounds on stderr, and lines beside it; no bar where stderr is no terminal."""
 
     def __init__(self, before: str, after: str):
@@ -40,7 +40,7 @@ class Follower:
 
     def say(self, line: str) -> None:
         """One line beside the progress."""
-        self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable_text(line), highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -55,32 +55,32 @@ class Follower:
         self.bar.stop()
 
 
-class Watcher(Follower):
+class RunWatcher(ProgressFollower):
     """Follows a run: a bar with round, accuracy and time left, or a line for every round."""
 
     def __init__(self, experiment: Experiment, folder: Path, finished: int = 0):
         super().__init__("round", "{task.fields[mean]}  {task.fields[left]}")
-        rounds, method = experiment.rounds, experiment.method.about.label
+        rounds, method = experiment.rounds, experiment.method.info.label
         self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
         after = f", going on after round {finished}" if finished else ""
         nets = " and ".join(dict.fromkeys(experiment.nets))
         self.say(f"{method} on {experiment.data.label} with {nets} -> {folder}{after}")
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         for notice in progress.notices:
             self.say(f"note: {notice}")
         if math.isnan(progress.seconds_left):
             return  # nothing is trained yet
         lacks = f" without {', '.join(progress.missing)}" if progress.missing else ""
-        mean = f"mean accuracy {percent(progress.mean)} %{lacks}"
-        left = f"{clock(progress.seconds_left)} left"
+        mean = f"mean accuracy {format_percent(progress.mean)} %{lacks}"
+        left = f"{format_clock(progress.seconds_left)} left"
         if self.console.is_terminal:
             self.bar.update(self.task, completed=progress.round, mean=mean, left=left)
         else:
             self.say(f"round {progress.round}/{progress.rounds}  {mean}  {left}")
 
 
-class GridWatcher(Follower):
+class GridWatcher(ProgressFollower):
     """Follows many runs: one bar for all with the time left, and a line for each that ends."""
 
     def __init__(self) -> None:
@@ -88,32 +88,35 @@ class GridWatcher(Follower):
         self.task = self.bar.add_task("", total=None, runs="", left="")
 
     def __call__(self, now: Grid) -> None:
-        left = "" if now.seconds_left is None else f"{clock(now.seconds_left)} left"
+        left = "" if now.seconds_left is None else f"{format_clock(now.seconds_left)} left"
         runs = f"{now.runs}/{now.of_runs}"
         self.bar.update(self.task, total=now.of_rounds, completed=now.rounds, runs=runs, left=left)
         if now.news:
             self.say(f"[{runs}] {now.news}  {left}".rstrip())
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """A duration for people: ``1:02:03`` or ``2:03``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def print_result(result: Result) -> None:
+def print_result(result: RunResult) -> None:
     """The table of domains, the rules behind its columns, and where everything lies."""
     columns = {result.rules["last"]: result.last, result.rules["last_five"]: result.last_five}
     columns |= {f"{name}, last round": scores for name, scores in result.opinions.items()}
     if result.own is not None:
         columns["own domain only, last round"] = result.own
     rows = [
-        [result.named(domain), *(percent(scores.domains[domain]) for scores in columns.values())]
+        [
+            result.named(domain),
+            *(format_percent(scores.domains[domain]) for scores in columns.values()),
+        ]
         for domain in result.last.domains
     ]
     rows += [
-        [name, *(percent(getattr(scores, name)) for scores in columns.values())]
+        [name, *(format_percent(getattr(scores, name)) for scores in columns.values())]
         for name in ("mean", "worst", "spread")
     ]
     print_table(["accuracy %", *columns], rows, line_before=len(result.last.domains))
@@ -122,21 +125,21 @@ def print_result(result: Result) -> None:
         domains = list(result.last.domains)
         print_table(
             ["client's own model on", *map(result.named, domains)],
-            [[c, *(percent(row[d]) for d in domains)] for c, row in result.clients.items()],
+            [[c, *(format_percent(row[d]) for d in domains)] for c, row in result.clients.items()],
         )
     typer.echo()
     for notice in result.notices:
-        echo(f"note: {notice}")
-    took = clock(result.seconds)
-    echo(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
+        echo_line(f"note: {notice}")
+    took = format_clock(result.seconds)
+    echo_line(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
 
 
-def echo(line: str) -> None:
+def echo_line(line: str) -> None:
     """One line on stdout; names in it may come from anywhere, and none may steer a terminal."""
-    typer.echo(printable(line))
+    typer.echo(printable_text(line))
 
 
-def percent(score: float | None) -> str:
+def format_percent(score: float | None) -> str:
     """Two decimals, or a dash where there is no score."""
     return "-" if score is None else f"{score:.2f}"
 
@@ -148,9 +151,11 @@ def print_table(
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for place, column in enumerate(columns):
         right = place > 0 and all(_number(row[place]) for row in rows)
-        table.add_column(Text(printable(column)), justify="right" if right else "left")
+        table.add_column(Text(printable_text(column)), justify="right" if right else "left")
     for number, row in enumerate(rows):
-        cells = (Text(printable(cell)) for cell in row)  # no markup: [names] may stand in labels
+        cells = (
+            Text(printable_text(cell)) for cell in row
+        )  # no markup: [names] may stand in labels
         table.add_row(*cells, end_section=number + 1 == line_before)
     width = None if sys.stdout.isatty() else 200  # a pipe has no width to fit into
     Console(width=width).print(table)

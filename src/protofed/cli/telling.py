@@ -7,7 +7,7 @@ import sys
 STEPS = 100  # lines at most on a terminal, which rewrites them; a tenth of that elsewhere
 
 
-def tell(what: str, done: int, total: int) -> None:
+def show_count_progress(what: str, done: int, total: int) -> None:
     """A line that counts up, every per cent on a terminal and every tenth in a file."""
     live = sys.stderr.isatty()
     steps = STEPS if live else STEPS // 10

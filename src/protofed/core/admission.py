@@ -1,6 +1,6 @@
 """Whether a reply may reach a method: the one place where what comes from clients is judged.
 
-What is expected comes from the method's own words (`Method.expects`, `Travels.maybe`) and from
+What is expected comes from the method's own words (`Method.reply_schema`, `Travels.maybe`) and from
 what the federation has declared; nothing here knows any method by name.
 """
 
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.errors import printable
+from protofed.core.errors import printable_text
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.pack import unpack
+from protofed.core.pack import unpack_tree
 from protofed.core.prototypes import Prototypes
 
 # No net that still learns holds a larger number, and sums of squares of smaller ones stay finite
@@ -28,39 +28,39 @@ FRAME = 1 << 16  # bytes for names, layout and metrics, whatever the size of the
 MOST_METRICS, MOST_NAME, MOST_REASON = 20, 60, 300
 
 
-class Expected(NamedTuple):
+class ReplyTemplate(NamedTuple):
     """What one client's reply is held against."""
 
-    letter: Message  # its keys, shapes and types; values do not count
-    maybe: Collection[str]  # parts that may be missing
-    size: int  # the examples that the client has declared
+    template: Message  # its keys, shapes and types; values do not count
+    optional: Collection[str]  # parts that may be missing
+    declared_size: int  # the examples that the client has declared
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """How long a reply may be on the wire."""
-        return MOST_TIMES * tree.nbytes(self.letter) + FRAME
+        return MOST_TIMES * tree.nbytes(self.template) + FRAME
 
 
-def opened(blob: bytes, expected: Expected) -> object:
+def decode_reply(blob: bytes, expected: ReplyTemplate) -> object:
     """What a reply's bytes hold, which may be anything; too many of them are not even read."""
-    return unpack(blob, most=expected.most_bytes)
+    return unpack_tree(blob, most=expected.max_bytes)
 
 
-def refusal(reply: object, expected: Expected) -> str:
+def rejection_reason(reply: object, expected: ReplyTemplate) -> str:
     """Why a reply must not reach the method, on one printable line; empty if it may."""
-    return printable(next(_faults(reply, expected), ""), MOST_REASON)
+    return printable_text(next(_faults(reply, expected), ""), MOST_REASON)
 
 
-def _faults(reply: object, expected: Expected) -> Iterator[str]:
+def _faults(reply: object, expected: ReplyTemplate) -> Iterator[str]:
     """Every fault of a reply; later checks count on earlier ones, so ask for the first alone."""
     if type(reply) is not Message:
         yield f"a {type(reply).__name__} is no message"
         return
     if type(reply.fault) is not str or reply.fault:
         yield f"{reply.fault}"
-    yield from _size(reply.size, expected.size)
+    yield from _size(reply.size, expected.declared_size)
     yield from _metrics(reply.metrics)
-    letter, may_lack = expected.letter, expected.maybe
+    letter, may_lack = expected.template, expected.optional
     yield from _compare("model", reply.model, letter.model, expected)
     if not (reply.protos is None and "protos" in may_lack):
         yield from _compare("protos", reply.protos, letter.protos, expected)
@@ -91,12 +91,12 @@ def _metrics(metrics: object) -> Iterator[str]:
             yield f"metrics.{name}: not a finite number"
 
 
-def _compare(where: str, found: object, wanted: object, expected: Expected) -> Iterator[str]:
+def _compare(where: str, found: object, wanted: object, expected: ReplyTemplate) -> Iterator[str]:
     """The faults of a part that must look like `wanted`."""
     if isinstance(wanted, Tensor):
         yield from _tensor(where, found, wanted.dtype, tuple(wanted.shape))
     elif isinstance(wanted, Prototypes):
-        yield from _table(where, found, wanted, expected.size)
+        yield from _table(where, found, wanted, expected.declared_size)
     elif isinstance(wanted, Model):
         if type(found) is not Model:
             yield f"{where}: {_kind(found)}, not a model"
@@ -121,7 +121,7 @@ def _keys(where: str, found: object, wanted: Mapping[str, object]) -> Iterator[s
         yield f"{where}.{missing[0]}: is missing"
     for name in found:
         if name not in wanted:
-            yield f"{where}.{printable(str(name), MOST_NAME)}: must not be sent"
+            yield f"{where}.{printable_text(str(name), MOST_NAME)}: must not be sent"
 
 
 def _tensor(

@@ -11,7 +11,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 SETTINGS = {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26}
 
 
-def keep_memory() -> bool:
+def tune_malloc() -> bool:
     """Set up glibc's allocator for training; False where there is no glibc. Changes no result."""
     if platform.libc_ver()[0] != "glibc":
         return False

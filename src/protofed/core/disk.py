@@ -20,86 +20,86 @@ from pathlib import Path
 UNFINISHED = ".tmp"
 
 
-def write(handle: int, content: bytes) -> None:
+def write_all(handle: int, content: bytes) -> None:
     """All of some bytes into an open file."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
 
 
-def sync(handle: int) -> None:
+def sync_file(handle: int) -> None:
     """Wait until what was written lies on the disk."""
     os.fsync(handle)
 
 
-def replace(old: Path, new: Path) -> None:
+def rename_over(old: Path, new: Path) -> None:
     """Rename in one step; a file under the new name is gone in the same step."""
     os.replace(old, new)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def atomic_write(path: Path, content: bytes) -> None:
     """Replace a file in one step: temporary file, fsync, rename, fsync of the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         with temporary.open("wb", buffering=0) as stream:
-            write(stream.fileno(), content)
-            sync(stream.fileno())
-        replace(temporary, path)
+            write_all(stream.fileno(), content)
+            sync_file(stream.fileno())
+        rename_over(temporary, path)
     except BaseException:  # a full disk has no room for what cannot be finished
         with suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
-def write_json(path: Path, content: object) -> None:
+def atomic_write_json(path: Path, content: object) -> None:
     """Plain data as indented JSON with a last newline."""
-    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+    atomic_write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def append(path: Path, content: bytes) -> None:
+def append_durably(path: Path, content: bytes) -> None:
     """Add to a file, and see it on the disk; a crash may leave the first part of `content`."""
     is_new = not path.exists()
     with path.open("ab", buffering=0) as stream:
-        write(stream.fileno(), content)
-        sync(stream.fileno())
+        write_all(stream.fileno(), content)
+        sync_file(stream.fileno())
     if is_new:
-        sync_folder(path.parent)
+        sync_directory(path.parent)
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_directory(path: Path) -> Iterator[Path]:
     """A folder to write files into; it gets its name when they are all there, or never."""
     made = path.with_name(f".{path.name}{UNFINISHED}")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     try:
         yield made
-        drop_folder(path)
-        replace(made, path)
+        remove_directory(path)
+        rename_over(made, path)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
-def drop_folder(path: Path) -> None:
+def remove_directory(path: Path) -> None:
     """Remove a folder, if there is one: whole in one step, then piece by piece."""
     if path.exists():
         doomed = path.with_name(f".{path.name}.old{UNFINISHED}")
         shutil.rmtree(doomed, ignore_errors=True)
-        replace(path, doomed)
+        rename_over(path, doomed)
         _remove(doomed)
 
 
-def is_unfinished(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Whether a name is one that something has only until it is finished."""
     return path.name.startswith(".") and path.name.endswith(UNFINISHED)
 
 
-def sweep(folder: Path) -> None:
+def remove_temporaries(folder: Path) -> None:
     """Remove what a process that was killed did not finish; only for who has the folder alone."""
-    for left in filter(is_unfinished, folder.iterdir()):
+    for left in filter(is_temporary, folder.iterdir()):
         _remove(left)
 
 
@@ -110,11 +110,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_directory(folder: Path) -> None:
     """Make a rename or a new file in a folder outlive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        sync(handle)
+        sync_file(handle)
     finally:
         os.close(handle)
 
@@ -132,19 +132,19 @@ def _open_regular(path: str, flags: int) -> int:
     return handle
 
 
-def read_bytes(path: Path) -> bytes:
+def read_file_bytes(path: Path) -> bytes:
     """The content of a file."""
     with open_file(path) as stream:
         return stream.read()
 
 
-def sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """The digest of a file's content."""
     with open_file(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """A number of bytes for people, in steps of a thousand: ``1.52 MB``."""
     for unit in ("B", "kB", "MB"):
         if round(count, 2) < 1000:

@@ -25,13 +25,13 @@ class DivergedError(ProtofedError):
         return f"{self.what} turned NaN or infinite in step {self.step} of its training"
 
 
-def printable(text: str, most: int | None = None) -> str:
+def printable_text(text: str, most: int | None = None) -> str:
     """A stranger's text on one line, cut at `most`; what could steer a terminal is escaped."""
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:most])
     return shown if most is None or len(text) <= most else f"{shown}..."
 
 
-def plural(count: int, word: str) -> str:
+def count_noun(count: int, word: str) -> str:
     """A number of things: ``1 file``, ``2 files``."""
     return f"{count} {word}{'s' * (count != 1)}"
 
@@ -42,7 +42,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def known_name(what: str, word: str, known: Iterable[str]) -> str:
+def require_known_name(what: str, word: str, known: Iterable[str]) -> str:
     """Return `word` if it is among `known`, else stop with the list of what is."""
     names = list(known)
     if word in names:

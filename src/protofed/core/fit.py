@@ -17,21 +17,21 @@ T = TypeVar("T")
 B = TypeVar("B")
 
 
-class Fitted(NamedTuple, Generic[T]):
+class FitResult(NamedTuple, Generic[T]):
     """The trained copy, the number of steps it took and the mean loss over them."""
 
-    thing: T
+    trained: T
     steps: int
     loss: float
 
 
-def fit(
+def fit_model(
     thing: T,
     batches: Iterable[B],
     loss: Callable[[T, B], Tensor],
     sgd: SGD,
     on_grads: Callable[[T], None] | None = None,
-) -> Fitted[T]:
+) -> FitResult[T]:
     """Train a copy of `thing`; what is not in it is constant, and so are a model's buffers.
 
     NaN or infinity, in a loss or at last in the copy, ends it with a `DivergedError`.
@@ -57,7 +57,7 @@ def fit(
         total = total + value.detach()  # on its device: nobody waits for it
     if bad := _not_finite(copy):
         raise DivergedError(steps, bad)
-    return Fitted(tree.clone(copy), steps, float(total) / max(steps, 1))
+    return FitResult(tree.clone(copy), steps, float(total) / max(steps, 1))
 
 
 def _not_finite(thing: object) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from protofed.core.disk import read_bytes
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.disk import read_file_bytes
+from protofed.core.errors import ProtofedError, printable_text
 
 DEEPEST = 40  # levels of lists and tables in one another; ours have fewer than ten
 
@@ -20,7 +20,7 @@ def parse_json(text: bytes | str, source: object) -> Any:
     except RecursionError as fault:
         raise ProtofedError(f"{source}: nested too deeply to be read") from fault
     except ValueError as fault:  # also bytes that are no text, and numbers of thousands of digits
-        raise ProtofedError(f"{source}: not JSON: {printable(str(fault), 200)}") from fault
+        raise ProtofedError(f"{source}: not JSON: {printable_text(str(fault), 200)}") from fault
     if not _is_shallow(content):
         raise ProtofedError(f"{source}: nested deeper than {DEEPEST} levels")
     if not _is_text(text, content):
@@ -28,18 +28,18 @@ def parse_json(text: bytes | str, source: object) -> Any:
     return content
 
 
-def read_table(path: Path) -> dict[str, Any]:
+def read_json_table(path: Path) -> dict[str, Any]:
     """A JSON file that must hold a table."""
-    content = read_json(path)
+    content = read_json_file(path)
     if not isinstance(content, dict):
         raise ProtofedError(f"{path} is damaged: it must hold a JSON object")
     return content
 
 
-def read_json(path: Path) -> Any:
+def read_json_file(path: Path) -> Any:
     """The plain data in a JSON file."""
     try:
-        return parse_json(read_bytes(path), path)
+        return parse_json(read_file_bytes(path), path)
     except OSError as fault:
         raise ProtofedError(f"{path} cannot be read: {fault.strerror}") from fault
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
+def ignore_sigint_in_children() -> Iterator[None]:
     """Around the start of processes: they never hear Ctrl-C, and here it is heard at the end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -21,12 +21,12 @@ def deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_with_the_parent() -> None:
+def exit_with_parent() -> None:
     """In a child: let it end, whatever it is at, when its parent has ended, if need be killed."""
     threading.Thread(target=_wait, daemon=True).start()
 
 
-def end_with_the_pipe(life: int) -> None:
+def exit_with_pipe(life: int) -> None:
     """In a child: let it end when the other end of a pipe, which its parent holds, is closed.
 
     If it leads a group of processes, all of these end with it.

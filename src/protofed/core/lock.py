@@ -15,7 +15,7 @@ TRIES, PAUSE = 5, 0.02  # who only looks whether a folder is held holds it for a
 
 
 @contextmanager
-def alone(path: Path, busy: str = "") -> Iterator[None]:
+def file_lock(path: Path, busy: str = "") -> Iterator[None]:
     """Hold a folder, or a file that is made for it; another's lock is waited for, or an error.
 
     It is an error where there are words for it. What is raised inside passes as it is.
@@ -41,7 +41,7 @@ def _lock(handle: int, busy: str) -> None:
     raise BusyError(busy)
 
 
-def is_held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process holds a folder now; nobody holds one that is not there."""
     try:
         handle = os.open(folder, os.O_RDONLY)

@@ -11,7 +11,7 @@ MEMORY_OF_GROUP = (
 )
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """The processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

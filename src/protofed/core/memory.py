@@ -14,7 +14,7 @@ SIGNS = ("can't allocate memory", "out of memory", "not enough memory", "bad_all
 ASKED = re.compile(r"tried to allocate (\d+) bytes")
 
 
-def is_shortage(fault: BaseException) -> bool:
+def is_out_of_memory(fault: BaseException) -> bool:
     """Whether a fault means that there was not enough memory."""
     if isinstance(fault, RuntimeError):
         told = str(fault).lower()
@@ -26,12 +26,12 @@ TRAINING = "use smaller batches (training.batch), a smaller net, or fewer proces
 
 
 @contextmanager
-def memory_for(whom: str, advice: str = TRAINING) -> Iterator[None]:
+def explain_oom(whom: str, advice: str = TRAINING) -> Iterator[None]:
     """Say of memory that runs out in here that it was `whom` who needed it, and what helps."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as fault:
-        if not is_shortage(fault):
+        if not is_out_of_memory(fault):
             raise
         asked = ASKED.search(str(fault))
         more = f" when {int(asked[1]) / 1e6:,.1f} MB more were needed" if asked else ""

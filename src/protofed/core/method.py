@@ -12,27 +12,27 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from protofed.core import tree
-from protofed.core.fit import fit
+from protofed.core.fit import fit_model
 from protofed.core.message import Message
 from protofed.core.model import ImageShape, Model, Net
-from protofed.core.prototypes import blank
-from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.prototypes import prototype_template
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import STRICT, Training
 
 
 @tree.node
-class Global:
+class ServerState:
     """Server state: the product model. Methods that need more derive their own node from it."""
 
     model: Model
 
 
-class Travels(NamedTuple):
+class Payload(NamedTuple):
     """The parts of messages that cross the wire: "model", "protos", names of extras."""
 
     up: tuple[str, ...] = ("model",)  # from a client
     down: tuple[str, ...] = ("model",)  # to a client
-    maybe: tuple[str, ...] = ()  # parts of `up` that a reply may lack
+    optional: tuple[str, ...] = ()  # parts of `up` that a reply may lack
 
 
 # What a method may ask of a federation. Equal features: nets may differ, the width of z not.
@@ -43,7 +43,7 @@ Need: TypeAlias = Literal["equal nets", "equal features", "public images"]
 Ablations: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
-class About(NamedTuple):
+class MethodInfo(NamedTuple):
     """Where a method comes from."""
 
     label: str  # as tables print it
@@ -52,10 +52,10 @@ class About(NamedTuple):
     year: int | None = None
     link: str = ""
     family: str = "baseline"  # or "prototype", "drift", "aggregation", ...
-    star: str = ""  # what a reader must know of the implementation, e.g. a reconstruction
+    caveat: str = ""  # what a reader must know of the implementation, e.g. a reconstruction
 
 
-S = TypeVar("S", bound=Global, default=Global)  # server state
+S = TypeVar("S", bound=ServerState, default=ServerState)  # server state
 C = TypeVar("C", default=None)  # client state: private, kept by the engine
 
 
@@ -66,11 +66,11 @@ class Method(Generic[S, C]):
     Hooks take state and return state: none changes its inputs or sets anything on `self`.
     """
 
-    about: ClassVar[About]
+    info: ClassVar[MethodInfo]
     ablations: ClassVar[Ablations] = {}  # what its paper takes away
 
     @property
-    def legs(self) -> int:
+    def exchanges(self) -> int:
         """How many exchanges make a round."""
         return 1
 
@@ -80,12 +80,12 @@ class Method(Generic[S, C]):
         return False
 
     @property
-    def travels(self) -> Travels:
+    def payload(self) -> Payload:
         """What it puts on the wire; `check_method` compares this with what really travels."""
-        return Travels()
+        return Payload()
 
     @property
-    def weighs(self) -> bool:
+    def uses_prototype_counts(self) -> bool:
         """Whether the counts behind prototypes change its result; then no site may hide them."""
         return False
 
@@ -98,7 +98,7 @@ class Method(Generic[S, C]):
         """How many epochs a client trains in one round, all legs together."""
         return training.epochs
 
-    def caution(self, net: Net) -> str:
+    def warning(self, net: Net) -> str:
         """What a reader of the scores must know about this method on this net, or nothing."""
         return ""
 
@@ -108,7 +108,7 @@ class Method(Generic[S, C]):
 
     def init_server(self, site: Site) -> S:
         """The server's state before the first round."""
-        return cast(S, Global(site.fresh()))
+        return cast(S, ServerState(site.initial_model()))
 
     def init_client(self, site: Site) -> C:
         """A client's private state before its first round; it never leaves the client."""
@@ -119,45 +119,55 @@ class Method(Generic[S, C]):
         return Message(model=server.model)
 
     def send(
-        self, site: Site, server: S, to: Sequence[ClientId], step: Step
+        self, site: Site, server: S, to: Sequence[ClientId], step: RoundContext
     ) -> dict[ClientId, Message]:
         """One message for each chosen client; `site` is the server's."""
         return dict.fromkeys(to, self.publish(server))
 
-    def loss(self, site: Site, inbox: Message, state: C, model: Model, batch: Batch) -> Tensor:
+    def loss(
+        self, site: Site, inbox: Message, state: C, model: Model, batch: TrainingBatch
+    ) -> Tensor:
         """What a client minimises on one batch; may move `model`'s buffers, nothing else."""
-        return F.cross_entropy(site.run(model, batch.x).logits, batch.y)
+        return F.cross_entropy(site.forward_train(model, batch.x).logits, batch.y)
 
-    def train(self, site: Site, inbox: Message, state: C, step: Step) -> tuple[Message, C]:
+    def train(self, site: Site, inbox: Message, state: C, step: RoundContext) -> tuple[Message, C]:
         """A client's work in one leg: its reply and its new private state."""
 
-        def loss(model: Model, batch: Batch) -> Tensor:
+        def loss(model: Model, batch: TrainingBatch) -> Tensor:
             return self.loss(site, inbox, state, model, batch)
 
-        fitted = fit(inbox.model, site.batches(step), loss, site.training)
-        reply = Message(model=fitted.thing, size=len(site.train), metrics={"loss": fitted.loss})
+        fitted = fit_model(inbox.model, site.batches(step), loss, site.training)
+        reply = Message(model=fitted.trained, size=len(site.train), metrics={"loss": fitted.loss})
         return reply, state
 
-    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
+    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
         """What a reply to `inbox` looks like: whatever differs in keys, shapes or types is refused.
 
         Values do not count. Of prototypes, as many rows a class as here may come; see `blank`.
         """
-        up = self.travels.up
-        model = (inbox.model if inbox.model.weights else site.fresh()) if "model" in up else Model()
-        protos = blank(site.classes, site.net.features) if "protos" in up else None
+        up = self.payload.up
+        model = (
+            (inbox.model if inbox.model.weights else site.initial_model())
+            if "model" in up
+            else Model()
+        )
+        protos = prototype_template(site.classes, site.net.features) if "protos" in up else None
         extras = {name: part for name, part in inbox.extras.items() if name in up}
         return Message(model=model, protos=protos, extras=extras)
 
-    def merge(self, site: Site, server: S, replies: Mapping[ClientId, Message], step: Step) -> S:
+    def merge(
+        self, site: Site, server: S, replies: Mapping[ClientId, Message], step: RoundContext
+    ) -> S:
         """The server's new state from the replies that arrived, in the order of client ids."""
-        return replace(server, model=average(replies))
+        return replace(server, model=average_models(replies))
 
     def predict(self, site: Site, inbox: Message, state: C, x: Tensor) -> Tensor:
         """Class scores [B, C]; at the server, or at a client with its state if `personal`."""
-        return site.look(inbox.model, x).logits
+        return site.forward_eval(inbox.model, x).logits
 
-    def opinions(self, site: Site, inbox: Message, state: C, x: Tensor) -> dict[str, Tensor]:
+    def auxiliary_predictions(
+        self, site: Site, inbox: Message, state: C, x: Tensor
+    ) -> dict[str, Tensor]:
         """Other ways to predict that are scored beside `predict`, by name: scores [B, C] each."""
         return {}
 
@@ -165,6 +175,6 @@ class Method(Generic[S, C]):
 AnyMethod: TypeAlias = Method[Any, Any]  # for code that holds methods but never opens their states
 
 
-def average(replies: Mapping[ClientId, Message]) -> Model:
+def average_models(replies: Mapping[ClientId, Message]) -> Model:
     """The mean of the replies' models, weighted by the examples behind each; buffers too."""
     return tree.mean((r.model for r in replies.values()), [r.size for r in replies.values()])

@@ -18,7 +18,7 @@ class ImageShape(NamedTuple):
     side: int
 
 
-class Out(NamedTuple):
+class NetOutput(NamedTuple):
     """A forward pass: features that prototypes and anchors live among, and class scores."""
 
     z: Tensor  # [B, D]
@@ -40,10 +40,10 @@ class Net(nn.Module):
         self.features = head.in_features  # D, of z
         self.classes = head.out_features  # C
 
-    def forward(self, x: Tensor) -> Out:
+    def forward(self, x: Tensor) -> NetOutput:
         """Images [B, channels, side, side] to features and scores."""
         z = self.neck(self.encoder(x))
-        return Out(z, self.head(z))
+        return NetOutput(z, self.head(z))
 
 
 @tree.node
@@ -80,6 +80,6 @@ def _below(name: str, parts: tuple[str, ...]) -> bool:
     return any(name == part or name.startswith(f"{part}.") for part in parts)
 
 
-def initial(net: nn.Module) -> Model:
+def model_from_net(net: nn.Module) -> Model:
     """A copy of the weights and buffers that a network was built with."""
     return tree.clone(Model(dict(net.named_parameters()), dict(net.named_buffers())))

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 
 MAGIC = b"protofd\x01"
 SEAL = len(MAGIC) + hashlib.sha256().digest_size  # bytes before the safetensors file
@@ -29,7 +29,7 @@ DEEPEST = 40  # levels of a tree; ours have fewer than ten
 MOST_HEADER, MOST_SENT_HEADER = 1 << 25, 1 << 22
 
 
-def pack(thing: object) -> bytes:
+def pack_tree(thing: object) -> bytes:
     """A tree as one sealed blob; ``unpack(pack(tree))`` is equal bit for bit."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     layout = json.dumps(_describe(thing, arrays))
@@ -38,7 +38,7 @@ def pack(thing: object) -> bytes:
     return MAGIC + hashlib.sha256(content).digest() + content
 
 
-def unpack(blob: bytes, most: int | None = None) -> Any:
+def unpack_tree(blob: bytes, most: int | None = None) -> Any:
     """The tree that `pack` was given; only registered nodes are ever built.
 
     Whatever else the bytes are ends in a `ProtofedError`, before memory is taken for what they
@@ -58,9 +58,9 @@ def unpack(blob: bytes, most: int | None = None) -> Any:
         _check_depth(layout)
         return _build(json.loads(layout), tensors)
     except (SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError) as fault:
-        raise ProtofedError(f"not a packed tree: {printable(str(fault), 200)}") from fault
+        raise ProtofedError(f"not a packed tree: {printable_text(str(fault), 200)}") from fault
     except (TypeError, ValueError) as fault:
-        raise ProtofedError(f"not a packed tree: {printable(str(fault), 200)}") from fault
+        raise ProtofedError(f"not a packed tree: {printable_text(str(fault), 200)}") from fault
 
 
 def _check_seal(blob: bytes) -> None:

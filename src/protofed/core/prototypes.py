@@ -21,13 +21,13 @@ class Prototypes:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def shuffled(self, size: int, draws: Iterable[torch.Generator]) -> Iterator[Prototypes]:
+    def shuffled_batches(self, size: int, draws: Iterable[torch.Generator]) -> Iterator[Prototypes]:
         """All rows in batches of a size, once for each random stream and in an order of its own."""
         for draw in draws:
             for rows in torch.randperm(len(self), generator=draw).split(size):
                 yield Prototypes(self.vectors[rows], self.labels[rows], self.counts[rows])
 
-    def dense(self, classes: int) -> tuple[Tensor, Tensor]:
+    def class_matrix(self, classes: int) -> tuple[Tensor, Tensor]:
         """The plain mean of each class's rows [C, D], zero where there is none, and who has [C]."""
         shape = (classes, self.vectors.shape[1])
         sums = self.vectors.new_zeros(shape).index_add_(0, self.labels, self.vectors)
@@ -53,14 +53,14 @@ class Prototypes:
         counts = torch.zeros_like(labels).index_add_(0, place, weights)
         return Prototypes((sums / counts[:, None]).to(self.vectors.dtype), labels, counts)
 
-    def nearest(self, z: Tensor, classes: int) -> Tensor:
+    def nearest_scores(self, z: Tensor, classes: int) -> Tensor:
         """Class scores [B, C] of features [B, D]: minus the squared distance to the nearest row."""
         distances = torch.cdist(z, self.vectors, compute_mode="donot_use_mm_for_euclid_dist")
         scores = z.new_full((len(z), classes), -torch.inf)
         columns = self.labels.expand(len(z), -1)
         return scores.scatter_reduce(1, columns, -distances.square(), "amax")
 
-    def margins(self) -> Tensor:
+    def class_margins(self) -> Tensor:
         """For each row [K], the distance to the nearest row of another class."""
         distances = torch.cdist(
             self.vectors, self.vectors, compute_mode="donot_use_mm_for_euclid_dist"
@@ -69,7 +69,7 @@ class Prototypes:
         return distances.masked_fill(same, torch.inf).amin(1)
 
 
-def blank(classes: int, width: int, each: int = 1) -> Prototypes:
+def prototype_template(classes: int, width: int, each: int = 1) -> Prototypes:
     """A table of zeros with so many rows for each class: the fullest that a client may send."""
     labels = torch.arange(classes).repeat(each)
     return Prototypes(torch.zeros(len(labels), width), labels, torch.ones_like(labels))
@@ -80,6 +80,6 @@ def class_means(features: Tensor, labels: Tensor) -> Prototypes:
     return Prototypes(features, labels, torch.ones_like(labels)).uniform_mean()
 
 
-def stack(tables: Iterable[Prototypes]) -> Prototypes:
+def stack_prototypes(tables: Iterable[Prototypes]) -> Prototypes:
     """The rows of several tables under one another."""
     return tree.map(lambda *parts: torch.cat(parts), *tables)

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import torch
 
-from protofed.core.memory import memory_for
+from protofed.core.memory import explain_oom
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.site import Dataset, Site
+from protofed.core.site import ArrayDataset, Site
 
 MAIN = ""  # the name under which `Method.predict` is counted; opinions have names of their own
 # Not training.batch: scoring has batches of its own.
 ADVICE = "use a smaller net, smaller images (data.side), or fewer processes (--workers 0)"
 
 
-class Tally(NamedTuple):
+class CorrectCount(NamedTuple):
     """Right answers out of all answers on one test set."""
 
     correct: int
@@ -30,24 +30,29 @@ class Tally(NamedTuple):
         return 100 * self.correct / self.total if self.total else None
 
 
-Tallies = dict[str, Tally]  # of each predictor, the main one first
+Tallies = dict[str, CorrectCount]  # of each predictor, the main one first
 
 
-def joined(parts: Sequence[Tallies]) -> Tallies:
+def merge_counts(parts: Sequence[Tallies]) -> Tallies:
     """The tallies of several parts of one test set as one."""
     return {
-        name: Tally(sum(p[name].correct for p in parts), sum(p[name].total for p in parts))
+        name: CorrectCount(sum(p[name].correct for p in parts), sum(p[name].total for p in parts))
         for name in parts[0]
     }
 
 
 @torch.inference_mode()
-def tally(method: Method[S, C], site: Site, inbox: Message, state: C, test: Dataset) -> Tallies:
+def count_correct(
+    method: Method[S, C], site: Site, inbox: Message, state: C, test: ArrayDataset
+) -> Tallies:
     """Score a published message, with a client's state if the method is personal."""
     correct: Counter[str] = Counter({MAIN: 0})
-    with memory_for("scoring", ADVICE):
-        for x, y in site.scan(test):
+    with explain_oom("scoring", ADVICE):
+        for x, y in site.eval_batches(test):
             answers = {MAIN: method.predict(site, inbox, state, x)}
-            for name, scores in {**answers, **method.opinions(site, inbox, state, x)}.items():
+            for name, scores in {
+                **answers,
+                **method.auxiliary_predictions(site, inbox, state, x),
+            }.items():
                 correct[name] += int((scores.argmax(1) == y).sum())
-    return {name: Tally(count, len(test)) for name, count in correct.items()}
+    return {name: CorrectCount(count, len(test)) for name, count in correct.items()}

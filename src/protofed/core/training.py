@@ -30,7 +30,7 @@ class Training(SGD):
     batch: Annotated[int, Number] = Field(default=64, ge=1, le=1_000_000)
     last_batch: Literal["keep", "merge", "drop"] = "keep"  # what becomes of a short last batch
 
-    def halves(self) -> tuple[int, int]:
+    def split_epochs(self) -> tuple[int, int]:
         """The epochs of a round that trains twice; an odd one goes to the second training.
 
         Each has one epoch at least, so that a round of one epoch becomes one of two.
@@ -38,7 +38,7 @@ class Training(SGD):
         first = max(1, self.epochs // 2)
         return first, max(1, self.epochs - first)
 
-    def cut(self, order: Tensor) -> list[Tensor]:
+    def batch_indices(self, order: Tensor) -> list[Tensor]:
         """Split shuffled row numbers [N] into batches; one at least, unless there are no rows."""
         batches = list(order.split(self.batch)) if len(order) else []
         if len(batches) > 1 and len(batches[-1]) < self.batch and self.last_batch != "keep":

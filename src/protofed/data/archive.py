@@ -15,9 +15,9 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from protofed.core.disk import sha256, write_json
+from protofed.core.disk import atomic_write_json, file_sha256
 from protofed.core.errors import ProtofedError
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data.cache import cache_folder
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -26,7 +26,7 @@ PUBLISHED = "the set as published"  # the note of a file that `protofed data get
 STAMPS = "verified.json"  # files whose checksum was right when last looked at
 
 
-class Archive(NamedTuple):
+class ArchiveInfo(NamedTuple):
     """Where a benchmark's files lie below PROTOFED_DATA, and the classes they speak of."""
 
     benchmark: str
@@ -49,7 +49,7 @@ class _Meta:
     files: dict[str, _File]
 
 
-def read(archive: Archive, file: str, parts: Sequence[str]) -> list[Dataset]:
+def read_archive(archive: ArchiveInfo, file: str, parts: Sequence[str]) -> list[ArrayDataset]:
     """The parts of one file: "train" is x_train and y_train, "" is x and y; images [N, H, W, C]."""
     folder = _folder(archive)
     path = folder / file
@@ -62,13 +62,13 @@ def read(archive: Archive, file: str, parts: Sequence[str]) -> list[Dataset]:
     return [_dataset(path, part, len(archive.classes)) for part in parts]
 
 
-def note(archive: Archive, file: str) -> str:
+def archive_note(archive: ArchiveInfo, file: str) -> str:
     """What is to be told of a file that can be read: nothing, or that it is the published set."""
     told = _described(archive, _folder(archive) / "meta.json", file)
     return PUBLISHED if told.published else ""
 
 
-def lacks(archive: Archive, file: str) -> bool:
+def missing_archive_parts(archive: ArchiveInfo, file: str) -> bool:
     """Whether a file, or what is said of it, is not there; its content is not looked at."""
     folder = Path(os.environ.get(DATA, "")) / archive.folder
     try:
@@ -78,11 +78,11 @@ def lacks(archive: Archive, file: str) -> bool:
     return not os.environ.get(DATA) or not (folder / file).is_file()
 
 
-def _how(archive: Archive) -> str:
+def _how(archive: ArchiveInfo) -> str:
     return f"`protofed data get {archive.benchmark}` fetches it"
 
 
-def _folder(archive: Archive) -> Path:
+def _folder(archive: ArchiveInfo) -> Path:
     """The benchmark's folder, if it exists."""
     root = archive.home or os.environ.get(DATA)
     if not root:
@@ -99,7 +99,7 @@ def _folder(archive: Archive) -> Path:
     return folder
 
 
-def _described(archive: Archive, path: Path, file: str) -> _File:
+def _described(archive: ArchiveInfo, path: Path, file: str) -> _File:
     """What meta.json says of a file; its classes must be the benchmark's."""
     try:
         meta = TypeAdapter(_Meta).validate_json(path.read_bytes())
@@ -129,7 +129,7 @@ def _verify(path: Path, expected: str) -> None:
     if stamps.get(str(path)) == stamp:
         return
     try:
-        found = sha256(path)
+        found = file_sha256(path)
     except OSError as error:
         raise ProtofedError(f"{path} cannot be read: {error.strerror}") from error
     if found != expected:
@@ -154,12 +154,12 @@ def _remember(stamps: dict[str, object]) -> None:
     try:
         target = cache_folder() / STAMPS
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_json(target, stamps)
+        atomic_write_json(target, stamps)
     except (OSError, RuntimeError):
         return
 
 
-def _dataset(path: Path, part: str, classes: int) -> Dataset:
+def _dataset(path: Path, part: str, classes: int) -> ArrayDataset:
     """One part of a verified file as tensors, its arrays checked."""
     x, y = (f"{kind}_{part}" if part else kind for kind in "xy")
     images, labels = _arrays(path, x, y)
@@ -175,7 +175,7 @@ def _dataset(path: Path, part: str, classes: int) -> Dataset:
         found = f"{labels.min()} to {labels.max()}"
         raise ProtofedError(f"{path}: {y} must lie in 0 to {classes - 1}, goes from {found}")
     grey = images[..., None] if images.ndim == 3 else images
-    return Dataset(torch.from_numpy(grey), torch.from_numpy(labels.astype(np.int64)))
+    return ArrayDataset(torch.from_numpy(grey), torch.from_numpy(labels.astype(np.int64)))
 
 
 def _arrays(path: Path, *names: str) -> list[Array]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 
 
 class Domain(NamedTuple):
     """One place the data comes from, with its own training and test part."""
 
     name: str
-    train: Dataset
-    test: Dataset
+    train: ArrayDataset
+    test: ArrayDataset
     note: str = ""  # what a reader of its scores must know, e.g. "re-made"
 
 

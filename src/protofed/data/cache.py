@@ -24,7 +24,7 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "protofed"
 
 
-def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
+def cached_file(name: str, make: Callable[[], Arrays]) -> Arrays:
     """The arrays kept under `name`; made, and kept if the disk allows it, where there are none."""
     try:
         path = cache_folder() / f"{name}.npz"

@@ -6,30 +6,30 @@ import os
 from functools import partial
 from pathlib import Path
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import ProtofedError, require_known_name
 from protofed.data import digits_mini, domains, transforms
 from protofed.data.benchmark import Benchmark
-from protofed.data.entry import Entry
-from protofed.data.folder import FolderEntry, folder_entry, label_of, one_client_each
-from protofed.data.partition import Dirichlet, Equal, Partition, Shares
+from protofed.data.entry import BenchmarkInfo
+from protofed.data.folder import FolderInfo, folder_info, folder_label, one_client_per_domain
+from protofed.data.partition import DirichletPartition, EqualPartition, Partition, SharesPartition
 
 
-def looks_like_a_folder(name: str) -> bool:
+def looks_like_folder(name: str) -> bool:
     """Whether a data set's name is a path: no benchmark's, and written as one or there."""
     if name in BENCHMARKS:
         return False
     return "/" in name or os.sep in name or name.startswith((".", "~")) or Path(name).is_dir()
 
 
-def entry_of(name: str, strict: bool = False) -> Entry:
+def benchmark_info(name: str, strict: bool = False) -> BenchmarkInfo:
     """What is known of a benchmark, or of a folder of images, before any image is read.
 
     A folder with files that cannot be used is refused if `strict`; else these are skipped.
     """
-    if looks_like_a_folder(name):
-        return folder_entry(Path(name), strict)
+    if looks_like_folder(name):
+        return folder_info(Path(name), strict)
     try:
-        return BENCHMARKS[known_name("benchmark", name, BENCHMARKS)]
+        return BENCHMARKS[require_known_name("benchmark", name, BENCHMARKS)]
     except ProtofedError as fault:
         raise ProtofedError(
             f"{fault}, or a folder of images: there is none called {name}"
@@ -38,32 +38,32 @@ def entry_of(name: str, strict: bool = False) -> Entry:
 
 def source_label(name: str) -> str:
     """A short name without slashes, for folders and headings."""
-    return label_of(name) if looks_like_a_folder(name) else name
+    return folder_label(name) if looks_like_folder(name) else name
 
 
-def partition_of(name: str, domains: tuple[str, ...]) -> Partition:
+def default_partition(name: str, domains: tuple[str, ...]) -> Partition:
     """The default partition of some domains, known without a look at a folder."""
-    if looks_like_a_folder(name):
-        return one_client_each(domains)
-    return BENCHMARKS[name].partition_for(domains)
+    if looks_like_folder(name):
+        return one_client_per_domain(domains)
+    return BENCHMARKS[name].default_partition(domains)
 
 
-def net_of(name: str) -> str:
+def default_net(name: str) -> str:
     """The default net, known without a look at a folder."""
-    return FolderEntry.net if looks_like_a_folder(name) else BENCHMARKS[name].net
+    return FolderInfo.net if looks_like_folder(name) else BENCHMARKS[name].net
 
 
-def load(name: str, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
+def load_benchmark(name: str, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
     """Images in memory, every one resized to `side` (the benchmark's own if None)."""
-    return entry_of(name).load(domains, side)
+    return benchmark_info(name).load(domains, side)
 
 
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
-BENCHMARKS: dict[str, Entry] = {
+BENCHMARKS: dict[str, BenchmarkInfo] = {
     entry.name: entry
     for entry in (
-        Entry(
+        BenchmarkInfo(
             name="cifar10",
             summary="small photographs of 10 kinds of things, one domain, skewed labels",
             classes=domains.CIFAR10.classes,
@@ -71,11 +71,11 @@ BENCHMARKS: dict[str, Entry] = {
             mean=transforms.CIFAR_MEAN,
             std=transforms.CIFAR_STD,
             net="moon-cnn",
-            partition=Dirichlet(clients=10, alpha=0.5),
+            partition=DirichletPartition(clients=10, alpha=0.5),
             notes=("cifar10: a subset, 8,000 of 50,000 to train and 2,000 of 10,000 to test",),
-            read=partial(domains.stored_parts, domains.CIFAR10),
+            read=partial(domains.read_stored_split, domains.CIFAR10),
         ),
-        Entry(
+        BenchmarkInfo(
             name="cifar100",
             summary="small photographs of 100 kinds of things, one domain, skewed labels",
             classes=domains.CIFAR100.classes,
@@ -83,14 +83,14 @@ BENCHMARKS: dict[str, Entry] = {
             mean=CIFAR100_MEAN,
             std=CIFAR100_STD,
             net="moon-resnet18",
-            partition=Dirichlet(clients=10, alpha=0.5),
+            partition=DirichletPartition(clients=10, alpha=0.5),
             notes=(
                 "cifar100: a subset, 2,000 images to train and 500 to test",
                 "cifar100: the split is not the official one",
             ),
-            read=partial(domains.stored_parts, domains.CIFAR100),
+            read=partial(domains.read_stored_split, domains.CIFAR100),
         ),
-        Entry(
+        BenchmarkInfo(
             name="digits",
             summary="digits from post, street numbers and type: mnist, usps, svhn, syn",
             classes=domains.DIGIT_NAMES,
@@ -100,7 +100,7 @@ BENCHMARKS: dict[str, Entry] = {
             flip=False,  # a mirrored 2 or 5 is no digit
             # Clients as in FedLSA. 1 % of the full training sets each, given as counts because
             # svhn and mnistm are stored as subsets.
-            partition=Shares(
+            partition=SharesPartition(
                 clients={"mnist": 1, "usps": 4, "svhn": 2, "syn": 3, "mnistm": 1},
                 samples={"mnist": 600, "usps": 72, "svhn": 732, "syn": 229, "mnistm": 590},
             ),
@@ -110,9 +110,9 @@ BENCHMARKS: dict[str, Entry] = {
                 "syn: re-made by protofed's renderer, not the images of the papers",
                 "mnistm: a subset, 7,500 of 59,001 to train and 2,500 of 9,001 to test",
             ),
-            read=domains.digits,
+            read=domains.read_digits_domain,
         ),
-        Entry(
+        BenchmarkInfo(
             name="digits-mini",
             summary="digits in four styles, made on the spot; needs no data",
             classes=domains.DIGIT_NAMES,
@@ -120,47 +120,49 @@ BENCHMARKS: dict[str, Entry] = {
             revision=digits_mini.VERSION,
             flip=False,
             net="moon-cnn",  # the quickest
-            partition=Equal(clients=dict.fromkeys(digits_mini.DOMAINS, 1)),
+            partition=EqualPartition(clients=dict.fromkeys(digits_mini.DOMAINS, 1)),
             needs_data=False,
             notes=("made by protofed for quick runs; no paper reports it",),
-            read=digits_mini.domain,
+            read=digits_mini.digits_mini_domain,
         ),
-        Entry(
+        BenchmarkInfo(
             name="office-caltech",
             summary="10 kinds of things in shops, on the web, by webcam and by good camera",
             classes=domains.OFFICE.classes,
             domains=("caltech", "amazon", "webcam", "dslr"),
-            partition=Shares(
+            partition=SharesPartition(
                 clients={"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4},
                 share=0.2,
                 repair=True,
             ),
             notes=("amazon: 10 of the 190 test images occur in the training part as well",),
-            read=partial(domains.eight_of_ten, domains.OFFICE),
+            read=partial(domains.split_80_20_ordered, domains.OFFICE),
         ),
-        Entry(
+        BenchmarkInfo(
             name="office-home",
             summary="65 kinds of things in art, clipart, product pictures and photographs",
             classes=domains.OFFICE_HOME.classes,
             domains=("art", "clipart", "product", "real"),
             side=64,
             net="resnet10",
-            partition=Equal(clients={"art": 1, "clipart": 1, "product": 1, "real": 1}),
+            partition=EqualPartition(clients={"art": 1, "clipart": 1, "product": 1, "real": 1}),
             notes=("a random 70/30 split of protofed's own; none of the four papers uses it",),
-            read=partial(domains.seventy_thirty, domains.OFFICE_HOME),
+            read=partial(domains.split_70_30_random, domains.OFFICE_HOME),
         ),
-        Entry(
+        BenchmarkInfo(
             name="pacs",
             summary="7 kinds of things as photo, art, cartoon and sketch",
             classes=domains.PACS.classes,
             domains=("photo", "art", "cartoon", "sketch"),
             side=64,
             # Not 0.3: four cartoon clients would need 1.2 of their domain, as none of them overlap.
-            partition=Shares(clients={"photo": 2, "art": 3, "cartoon": 4, "sketch": 1}, share=0.2),
+            partition=SharesPartition(
+                clients={"photo": 2, "art": 3, "cartoon": 4, "sketch": 1}, share=0.2
+            ),
             notes=("a random 70/30 split of protofed's own, not the official lists",),
-            read=partial(domains.seventy_thirty, domains.PACS),
+            read=partial(domains.split_70_30_random, domains.PACS),
         ),
-        Entry(
+        BenchmarkInfo(
             name="pathmnist",
             summary="9 kinds of tissue under the microscope, one domain, skewed labels",
             classes=domains.PATHMNIST.classes,
@@ -168,22 +170,22 @@ BENCHMARKS: dict[str, Entry] = {
             mean=(0.5, 0.5, 0.5),
             std=(0.5, 0.5, 0.5),
             net="moon-cnn",
-            partition=Dirichlet(clients=10, alpha=0.5),
+            partition=DirichletPartition(clients=10, alpha=0.5),
             notes=("the validation part, 10,004 images, is used neither to train nor to test",),
-            read=partial(domains.stored_parts, domains.PATHMNIST),
+            read=partial(domains.read_stored_split, domains.PATHMNIST),
         ),
-        Entry(
+        BenchmarkInfo(
             name="vlcs",
             summary="5 kinds of things in four collections of photographs",
             classes=domains.VLCS.classes,
             domains=("caltech", "labelme", "pascal", "sun"),
             side=64,
             # FedSeProto states no clients; this is its choice for pacs, in the order of its table.
-            partition=Shares(
+            partition=SharesPartition(
                 clients={"caltech": 2, "labelme": 3, "pascal": 4, "sun": 1}, share=0.2
             ),
             notes=("of ten images in order of class and file, eight to train",),
-            read=partial(domains.eight_of_ten, domains.VLCS),
+            read=partial(domains.split_80_20_ordered, domains.VLCS),
         ),
     )
 }

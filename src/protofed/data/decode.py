@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from protofed.core.errors import printable
+from protofed.core.errors import printable_text
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 MOST_PIXELS = 40_000_000  # 160 MB once decoded, as PIL takes 4 bytes a pixel
@@ -29,7 +29,7 @@ HASH_SIDE = 16  # the perceptual hash has HASH_SIDE² bits
 ORIENTATION = 0x0112  # of EXIF: how the camera was held
 
 
-class Decoded(NamedTuple):
+class DecodedImage(NamedTuple):
     """An image as it is kept."""
 
     pixels: NDArray[np.uint8]  # [side, side, 3]
@@ -39,7 +39,7 @@ class Decoded(NamedTuple):
     height: int
 
 
-def decode(path: str, side: int) -> Decoded | str:
+def decode_image(path: str, side: int) -> DecodedImage | str:
     """The image in a file, resized to `side`; or in words why it cannot be used."""
     try:
         found = os.stat(path)
@@ -79,7 +79,7 @@ def _too_large_or_small(image: Image.Image) -> str:
     return ""
 
 
-def _read(image: Image.Image, side: int) -> Decoded | str:
+def _read(image: Image.Image, side: int) -> DecodedImage | str:
     """Decode, hash, shrink, turn upright, in this order: only small copies are made."""
     width, height = image.size
     floor = max(side, FULL_SIDE)
@@ -96,7 +96,7 @@ def _read(image: Image.Image, side: int) -> Decoded | str:
     look = perceptual_hash(_turned(_opaque(_thumbnail(plain)), upright))
     if upright >= 5:  # a quarter turn
         width, height = height, width
-    return Decoded(np.array(small), digest, look, width, height)
+    return DecodedImage(np.array(small), digest, look, width, height)
 
 
 def _in_eight_bits(image: Image.Image) -> Image.Image | None:
@@ -156,12 +156,12 @@ def perceptual_hash(image: Image.Image) -> bytes:
     return np.packbits(grey[:, 1:] - grey[:, :-1] >= 2).tobytes()
 
 
-def decode_all(work: tuple[int, list[str]]) -> list[Decoded | str]:
+def decode_images(work: tuple[int, list[str]]) -> list[DecodedImage | str]:
     """Some files, in a worker process."""
     side, paths = work
-    return [decode(path, side) for path in paths]
+    return [decode_image(path, side) for path in paths]
 
 
-def shown(name: str | Path) -> str:
+def format_skipped_files(name: str | Path) -> str:
     """A stranger's file name as one printable line."""
-    return printable(os.fsencode(name).decode("utf-8", "backslashreplace"))
+    return printable_text(os.fsencode(name).decode("utf-8", "backslashreplace"))

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from protofed.core.errors import known_name
+from protofed.core.errors import require_known_name
 from protofed.core.rng import numpy_rng
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data.benchmark import Domain
-from protofed.data.cache import Arrays, cached
-from protofed.data.render import SIDE, render
+from protofed.data.cache import Arrays, cached_file
+from protofed.data.render import SIDE, render_digits
 
 VERSION = 4  # raise it whenever the images change, so that no kept file outlives them
 DOMAINS = ("optical", "print", "syn", "street")
@@ -23,19 +23,19 @@ TRAIN, TEST = 1200, 300  # images of a domain
 SYN_TRAIN, SYN_TEST = 10_000, 2_000
 
 
-def domain(name: str) -> Domain:
+def digits_mini_domain(name: str) -> Domain:
     """One domain of digits-mini: 1,200 training and 300 test images, 32 x 32, ten classes."""
-    known_name("domain of digits-mini", name, DOMAINS)
+    require_known_name("domain of digits-mini", name, DOMAINS)
     if name == "optical":
-        return _domain(name, cached(_key("digits-mini", name, "scikit-learn"), _optical))
+        return _domain(name, cached_file(_key("digits-mini", name, "scikit-learn"), _optical))
     key = _key("digits-mini", name, "matplotlib")
-    return _domain(name, cached(key, lambda: _drawn(name, TRAIN, TEST, "digits-mini")))
+    return _domain(name, cached_file(key, lambda: _drawn(name, TRAIN, TEST, "digits-mini")))
 
 
 def synthetic_digits() -> Domain:
     """A stand-in for SYN at full size: 10,000 training and 2,000 test images [N, 32, 32, 3]."""
     key = _key("synthetic-digits", "syn", "matplotlib")
-    drawn = cached(key, lambda: _drawn("syn", SYN_TRAIN, SYN_TEST, "synthetic-digits"))
+    drawn = cached_file(key, lambda: _drawn("syn", SYN_TRAIN, SYN_TEST, "synthetic-digits"))
     return _domain("syn", drawn)
 
 
@@ -48,7 +48,7 @@ def _key(purpose: str, name: str, source: str) -> str:
 def _domain(name: str, arrays: Arrays) -> Domain:
     """A domain from the arrays `train_images`, `train_labels` and the same of `test`."""
     train, test = (
-        Dataset(
+        ArrayDataset(
             torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])
         )
         for part in ("train", "test")
@@ -61,7 +61,7 @@ def _drawn(style: str, train: int, test: int, purpose: str) -> Arrays:
     arrays: Arrays = {}
     for part, size in (("train", train), ("test", test)):
         labels = numpy_rng(purpose, style, part, "labels").permutation(np.arange(size) % CLASSES)
-        arrays[f"{part}_images"] = render(style, labels, (purpose, part))
+        arrays[f"{part}_images"] = render_digits(style, labels, (purpose, part))
         arrays[f"{part}_labels"] = labels
     return arrays
 

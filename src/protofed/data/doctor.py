@@ -13,23 +13,23 @@ from PIL import Image
 
 from protofed.core.errors import ProtofedError
 from protofed.data.benchmark import Benchmark
-from protofed.data.catalog import entry_of, source_label
+from protofed.data.catalog import benchmark_info, source_label
 from protofed.data.decode import perceptual_hash
-from protofed.data.duplicates import Picture, exact, near
-from protofed.data.entry import Entry
+from protofed.data.duplicates import HashedImage, exact_duplicates, near_duplicates
+from protofed.data.entry import BenchmarkInfo
 from protofed.data.findings import (
     Counts,
     Finding,
-    count,
-    of_copies,
-    of_counts,
-    of_files,
-    of_shift,
-    ordered,
+    count_classes,
+    count_findings,
+    duplicate_findings,
+    file_findings,
+    shift_findings,
+    sort_findings,
 )
-from protofed.data.folder import FolderEntry
-from protofed.data.packing import Pack
-from protofed.data.shift import Shift, greys, measure
+from protofed.data.folder import FolderInfo
+from protofed.data.packing import PackedFolder
+from protofed.data.shift import DomainShift, gray_thumbnails, measure_domain_shift
 
 LARGE = 96  # pixels: from this median side on, 64 pixels keep what 32 lose
 
@@ -40,10 +40,10 @@ class Diagnosis(NamedTuple):
     name: str
     counts: Counts
     findings: list[Finding]
-    shift: Shift | None
+    shift: DomainShift | None
     spec: str  # TOML that `protofed run --spec` takes
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         counts = {
             domain: {name: {"train": a, "test": b} for name, (a, b) in classes.items()}
@@ -56,15 +56,15 @@ class Diagnosis(NamedTuple):
             "drops": [drop._asdict() for drop in self.shift.drops],
             "images": self.shift.images,
         }
-        findings = [finding.plain() for finding in self.findings]
+        findings = [finding.to_dict() for finding in self.findings]
         told = {"name": self.name, "counts": counts, "findings": findings}
         return {**told, "shift": shift, "spec": self.spec}
 
 
-def examine(name: str) -> Diagnosis:
+def diagnose_benchmark(name: str) -> Diagnosis:
     """Look at a benchmark or a folder; only what is not there at all is an error."""
     try:
-        entry = entry_of(name)
+        entry = benchmark_info(name)
         benchmark = entry.load()
     except ProtofedError as fault:
         if not Path(name).expanduser().is_dir():
@@ -73,22 +73,26 @@ def examine(name: str) -> Diagnosis:
         advice = rest.pop() if rest else "see docs/own-images.md"
         return Diagnosis(name, {}, [Finding("stop", first, rest, advice)], None, "")
     pictures, skipped = _pictures(entry, benchmark)
-    thumbnails = np.concatenate([greys(p) for d in benchmark.domains for p in (d.train, d.test)])
-    counts, shift = count(benchmark), measure(benchmark)
+    thumbnails = np.concatenate(
+        [gray_thumbnails(p) for d in benchmark.domains for p in (d.train, d.test)]
+    )
+    counts, shift = count_classes(benchmark), measure_domain_shift(benchmark)
     findings = [
-        *of_files(skipped),
-        *of_copies(pictures, exact(pictures), "the same"),
-        *of_copies(pictures, near(pictures, thumbnails), "nearly the same"),
-        *of_counts(counts),
-        *of_shift(shift, len(counts)),
+        *file_findings(skipped),
+        *duplicate_findings(pictures, exact_duplicates(pictures), "the same"),
+        *duplicate_findings(pictures, near_duplicates(pictures, thumbnails), "nearly the same"),
+        *count_findings(counts),
+        *shift_findings(shift, len(counts)),
     ]
-    spec = suggestion(entry, counts, pictures, shift)
-    return Diagnosis(entry.name, counts, ordered(findings), shift, spec)
+    spec = suggest_command(entry, counts, pictures, shift)
+    return Diagnosis(entry.name, counts, sort_findings(findings), shift, spec)
 
 
-def _pictures(entry: Entry, benchmark: Benchmark) -> tuple[list[Picture], dict[str, str]]:
+def _pictures(
+    entry: BenchmarkInfo, benchmark: Benchmark
+) -> tuple[list[HashedImage], dict[str, str]]:
     """All images in the order of domains, parts and rows, and the files that cannot be used."""
-    if not isinstance(entry, FolderEntry):
+    if not isinstance(entry, FolderInfo):
         return _of_arrays(benchmark), {}
     pack = entry.pack(entry.side)
     try:
@@ -98,7 +102,7 @@ def _pictures(entry: Entry, benchmark: Benchmark) -> tuple[list[Picture], dict[s
         return _of_pack(pack, benchmark), pack.skipped
 
 
-def _of_pack(pack: Pack, benchmark: Benchmark) -> list[Picture]:
+def _of_pack(pack: PackedFolder, benchmark: Benchmark) -> list[HashedImage]:
     """A folder's images, with their files."""
     index = json.loads((pack.place / "index.json").read_bytes())
     pictures = []
@@ -107,11 +111,11 @@ def _of_pack(pack: Pack, benchmark: Benchmark) -> list[Picture]:
             rows = zip(index[domain.name][part], data.labels.tolist(), strict=True)
             for (name, digest, look, width, height), label in rows:
                 words = (name, domain.name, part, benchmark.classes[label], digest)
-                pictures.append(Picture(*words, bytes.fromhex(look), width, height))
+                pictures.append(HashedImage(*words, bytes.fromhex(look), width, height))
     return pictures
 
 
-def _of_arrays(benchmark: Benchmark) -> list[Picture]:
+def _of_arrays(benchmark: Benchmark) -> list[HashedImage]:
     """A benchmark's images, which have no files but rows."""
     pictures = []
     for domain in benchmark.domains:
@@ -123,16 +127,16 @@ def _of_arrays(benchmark: Benchmark) -> list[Picture]:
                 words = (f"{domain.name} {part} {row}", domain.name, part, benchmark.classes[label])
                 digest = hashlib.sha256(pixels.data).hexdigest()
                 look = perceptual_hash(Image.fromarray(pixels))
-                pictures.append(Picture(*words, digest, look, *pixels.shape[1::-1]))
+                pictures.append(HashedImage(*words, digest, look, *pixels.shape[1::-1]))
     return pictures
 
 
-def suggestion(
-    entry: Entry, counts: Counts, pictures: Sequence[Picture], shift: Shift | None
+def suggest_command(
+    entry: BenchmarkInfo, counts: Counts, pictures: Sequence[HashedImage], shift: DomainShift | None
 ) -> str:
     """A spec to begin with, and why it says what it says."""
     median = int(np.median([min(picture.width, picture.height) for picture in pictures]))
-    folder = isinstance(entry, FolderEntry)
+    folder = isinstance(entry, FolderInfo)
     side = (64 if median >= LARGE else 32) if folder else entry.side
     smallest = min(sum(train for train, _ in classes.values()) for classes in counts.values())
     batch = 64 if smallest >= 256 else 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from protofed.core.rng import rng
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data import archive, digits_mini
-from protofed.data.archive import Archive
+from protofed.data.archive import ArchiveInfo
 from protofed.data.benchmark import Domain
 
 DIGIT_NAMES = tuple("0123456789")
@@ -44,41 +44,41 @@ PATHMNIST_NAMES = (
 )
 VLCS_NAMES = "bird car chair dog person"
 
-CIFAR10 = Archive("cifar10", "cifar10", tuple(CIFAR10_NAMES.split()))
-CIFAR100 = Archive("cifar100", "cifar100", tuple(CIFAR100_NAMES.split()))
-DIGITS = Archive("digits", "digits", DIGIT_NAMES)
-OFFICE = Archive("office-caltech", "office_caltech10", tuple(OFFICE_NAMES.split()))
-OFFICE_HOME = Archive("office-home", "office_home", tuple(OFFICE_HOME_NAMES.split()))
-PACS = Archive("pacs", "pacs", tuple(PACS_NAMES.split()))
-PATHMNIST = Archive("pathmnist", "pathmnist", PATHMNIST_NAMES)
-VLCS = Archive("vlcs", "vlcs", tuple(VLCS_NAMES.split()))
+CIFAR10 = ArchiveInfo("cifar10", "cifar10", tuple(CIFAR10_NAMES.split()))
+CIFAR100 = ArchiveInfo("cifar100", "cifar100", tuple(CIFAR100_NAMES.split()))
+DIGITS = ArchiveInfo("digits", "digits", DIGIT_NAMES)
+OFFICE = ArchiveInfo("office-caltech", "office_caltech10", tuple(OFFICE_NAMES.split()))
+OFFICE_HOME = ArchiveInfo("office-home", "office_home", tuple(OFFICE_HOME_NAMES.split()))
+PACS = ArchiveInfo("pacs", "pacs", tuple(PACS_NAMES.split()))
+PATHMNIST = ArchiveInfo("pathmnist", "pathmnist", PATHMNIST_NAMES)
+VLCS = ArchiveInfo("vlcs", "vlcs", tuple(VLCS_NAMES.split()))
 
 
-def stored_parts(source: Archive, domain: str) -> Domain:
+def read_stored_split(source: ArchiveInfo, domain: str) -> Domain:
     """A domain that is stored as a training and a test part."""
     file = f"{domain}.npz"
-    train, test = archive.read(source, file, ("train", "test"))
-    return Domain(domain, train, test, archive.note(source, file))
+    train, test = archive.read_archive(source, file, ("train", "test"))
+    return Domain(domain, train, test, archive.archive_note(source, file))
 
 
-def digits(domain: str) -> Domain:
+def read_digits_domain(domain: str) -> Domain:
     """A domain of digits; the synthetic ones are drawn, the others read."""
     if domain == "syn":
         return digits_mini.synthetic_digits()
-    return stored_parts(DIGITS, domain)
+    return read_stored_split(DIGITS, domain)
 
 
-def eight_of_ten(source: Archive, domain: str) -> Domain:
+def split_80_20_ordered(source: ArchiveInfo, domain: str) -> Domain:
     """A domain of which, of ten images in order of class and file, eight are to train."""
-    (everything,) = archive.read(source, f"{domain}.npz", ("",))
+    (everything,) = archive.read_archive(source, f"{domain}.npz", ("",))
     row = torch.arange(len(everything))
     return _split(domain, everything, test=row % 10 > 7)
 
 
-def seventy_thirty(source: Archive, domain: str) -> Domain:
+def split_70_30_random(source: ArchiveInfo, domain: str) -> Domain:
     """A domain of which a random 30 % is to test, rounded up; the same in every run."""
     file = "art_painting" if (source, domain) == (PACS, "art") else domain
-    (everything,) = archive.read(source, f"{file}.npz", ("",))
+    (everything,) = archive.read_archive(source, f"{file}.npz", ("",))
     total = len(everything)
     order = torch.randperm(total, generator=rng(source.benchmark, "split", domain))
     test = torch.zeros(total, dtype=torch.bool)
@@ -86,7 +86,7 @@ def seventy_thirty(source: Archive, domain: str) -> Domain:
     return _split(domain, everything, test)
 
 
-def _split(domain: str, everything: Dataset, test: torch.Tensor) -> Domain:
+def _split(domain: str, everything: ArrayDataset, test: torch.Tensor) -> Domain:
     """Cut by a mask [N]; both parts keep the stored order."""
     train_rows, test_rows = (mask.nonzero().squeeze(1) for mask in (~test, test))
-    return Domain(domain, everything.rows(train_rows), everything.rows(test_rows))
+    return Domain(domain, everything.take(train_rows), everything.take(test_rows))

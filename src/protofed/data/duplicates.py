@@ -14,7 +14,7 @@ FLAT = 1.0  # standard deviation of grey values below which an image shows nothi
 BLOCK = 256  # rows that are compared at a time, so that memory does not grow with pairs
 
 
-class Picture(NamedTuple):
+class HashedImage(NamedTuple):
     """An image as the search for duplicates sees it."""
 
     name: str
@@ -27,7 +27,7 @@ class Picture(NamedTuple):
     height: int
 
 
-def exact(pictures: Sequence[Picture]) -> list[list[int]]:
+def exact_duplicates(pictures: Sequence[HashedImage]) -> list[list[int]]:
     """Groups of rows with the same pixels."""
     groups: dict[str, list[int]] = {}
     for row, picture in enumerate(pictures):
@@ -35,7 +35,7 @@ def exact(pictures: Sequence[Picture]) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def near(pictures: Sequence[Picture], greys: NDArray[np.float32]) -> list[list[int]]:
+def near_duplicates(pictures: Sequence[HashedImage], greys: NDArray[np.float32]) -> list[list[int]]:
     """Groups of rows that look the same, by hash and by grey values [N, P], but are not the same.
 
     Two images are alike if few bits of their hashes differ and their grey values correlate; one

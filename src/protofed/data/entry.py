@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from protofed.core.errors import ProtofedError, known_name
-from protofed.core.site import Dataset
+from protofed.core.errors import ProtofedError, require_known_name
+from protofed.core.site import ArrayDataset
 from protofed.data import transforms
 from protofed.data.archive import PUBLISHED
 from protofed.data.benchmark import Benchmark, Domain
@@ -17,7 +17,7 @@ Colour = tuple[float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class BenchmarkInfo:
     """A benchmark as known before any of its images is read, with its defaults."""
 
     name: str
@@ -38,20 +38,20 @@ class Entry:
     notes: tuple[str, ...] = ()  # for readers of scores; "svhn: ..." speaks of one domain
     read: Callable[[str], Domain]  # one domain by name, at its stored size
 
-    def chosen(self, domains: tuple[str, ...] = ()) -> tuple[str, ...]:
+    def choose_domains(self, domains: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The asked domains in the asked order, or the default ones; each known and once."""
         for number, domain in enumerate(domains):
-            known_name(f"domain of {self.name}", domain, self.domains + self.on_request)
+            require_known_name(f"domain of {self.name}", domain, self.domains + self.on_request)
             if domain in domains[:number]:
                 raise ProtofedError(f"domain '{domain}' is given twice; name each domain once")
         return domains or self.domains
 
-    def partition_for(self, domains: tuple[str, ...] = ()) -> Partition:
+    def default_partition(self, domains: tuple[str, ...] = ()) -> Partition:
         """The default partition, restricted to the chosen domains where it names domains."""
-        return self.partition.only(self.chosen(domains))
+        return self.partition.only(self.choose_domains(domains))
 
     @property
-    def colours(self) -> tuple[Colour, Colour]:
+    def channel_statistics(self) -> tuple[Colour, Colour]:
         """The mean and the spread by which pixels are scaled."""
         return self.mean, self.std
 
@@ -61,27 +61,27 @@ class Entry:
         named = tuple(f"{domain}: " for domain in self.domains + self.on_request)
         return tuple(note for note in self.notes if not note.startswith(named))
 
-    def note(self, domain: str) -> str:
+    def domain_note(self, domain: str) -> str:
         """What the notes say of one domain."""
         mine = f"{domain}: "
         return "; ".join(note.removeprefix(mine) for note in self.notes if note.startswith(mine))
 
-    def version(self, side: int) -> int | str:
+    def data_version(self, side: int) -> int | str:
         """What tells these images, at this size, from others under the same name."""
         return self.revision
 
-    def reader(self, side: int) -> Callable[[str], Domain]:
+    def domain_reader(self, side: int) -> Callable[[str], Domain]:
         """What reads a domain as experiments use it: images [N, side, side, 1 or 3], and notes."""
         return partial(self._resized, side)
 
     def _resized(self, side: int, domain: str) -> Domain:
         stored = self.read(domain)
         train, test = (
-            Dataset(transforms.resize(part.images, side), part.labels)
+            ArrayDataset(transforms.resize_images(part.images, side), part.labels)
             for part in (stored.train, stored.test)
         )
         # The notes tell of copies that differ from the set; they do not hold for the set itself.
-        told = stored.note if stored.note == PUBLISHED else self.note(domain) or stored.note
+        told = stored.note if stored.note == PUBLISHED else self.domain_note(domain) or stored.note
         return Domain(domain, train, test, told)
 
     def load(self, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
@@ -90,5 +90,7 @@ class Entry:
         if wanted < 1:
             raise ProtofedError(f"the side of an image must be at least 1 pixel, got {wanted}")
         return Benchmark(
-            self.name, self.classes, tuple(map(self.reader(wanted), self.chosen(domains)))
+            self.name,
+            self.classes,
+            tuple(map(self.domain_reader(wanted), self.choose_domains(domains))),
         )

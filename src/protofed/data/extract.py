@@ -23,7 +23,7 @@ MAGIC = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xb
 Broken = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile)
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """What an archive says of one of its members, and how that member begins."""
 
     name: str
@@ -33,7 +33,7 @@ class Member(NamedTuple):
     start: bytes
 
 
-class RefusedError(ProtofedError):
+class UnsafeArchiveError(ProtofedError):
     """An archive that is not unpacked."""
 
 
@@ -42,17 +42,17 @@ def is_archive(name: str) -> bool:
     return name.endswith((".zip", ".tar.gz", ".tgz"))
 
 
-def extract(archive: Path, target: Path) -> None:
+def extract_archive(archive: Path, target: Path) -> None:
     """Unpack a .zip or .tar.gz into a new folder, or refuse it and write nothing at all."""
     try:
-        judge(archive)
+        check_member(archive)
         target.mkdir(parents=True, exist_ok=True)
         _unzip(archive, target) if zipfile.is_zipfile(archive) else _untar(archive, target)
     except (*Broken, NotImplementedError, UnicodeError) as fault:
-        raise RefusedError(f"{archive} is no whole .zip or .tar.gz file: {fault}") from fault
+        raise UnsafeArchiveError(f"{archive} is no whole .zip or .tar.gz file: {fault}") from fault
 
 
-def judge(archive: Path) -> None:
+def check_member(archive: Path) -> None:
     """Look at every member without writing; stop at the first thing that must not be there."""
     packed = archive.stat().st_size
     total, kinds = 0, dict[str, str]()
@@ -75,7 +75,7 @@ def judge(archive: Path) -> None:
                 _refuse(archive, f"'{parent.as_posix()}' is both a file and a folder")
 
 
-def _judge_size(archive: Path, member: Member, total: int, packed: int) -> None:
+def _judge_size(archive: Path, member: ArchiveMember, total: int, packed: int) -> None:
     """Stop at too many bytes, in all or for what is stored."""
     if total > MOST_BYTES:
         _refuse(archive, f"it unpacks to more than {MOST_BYTES // 2**30} GB")
@@ -97,30 +97,30 @@ def _safe_path(archive: Path, name: str) -> str:
 
 
 def _refuse(archive: Path, why: str) -> None:
-    raise RefusedError(f"{archive} is refused, nothing of it was written: {why}")
+    raise UnsafeArchiveError(f"{archive} is refused, nothing of it was written: {why}")
 
 
-def _members(archive: Path) -> Iterator[Member]:
+def _members(archive: Path) -> Iterator[ArchiveMember]:
     """Every member with its first bytes."""
     return _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
 
 
-def _zip_members(archive: Path) -> Iterator[Member]:
+def _zip_members(archive: Path) -> Iterator[ArchiveMember]:
     with zipfile.ZipFile(archive) as packed:
         for info in packed.infolist():
             kind, start = _zip_kind(info), b""
             if kind == "file":
                 with packed.open(info) as stream:
                     start = stream.read(8)
-            yield Member(info.orig_filename, info.file_size, info.compress_size, kind, start)
+            yield ArchiveMember(info.orig_filename, info.file_size, info.compress_size, kind, start)
 
 
-def _tar_members(archive: Path) -> Iterator[Member]:
+def _tar_members(archive: Path) -> Iterator[ArchiveMember]:
     with gzip.open(archive) as plain, _stream(archive, plain) as packed:
         for info in packed:
             kind = _tar_kind(info)
             stream = packed.extractfile(info) if kind == "file" else None
-            yield Member(info.name, info.size, None, kind, stream.read(8) if stream else b"")
+            yield ArchiveMember(info.name, info.size, None, kind, stream.read(8) if stream else b"")
 
 
 def _zip_kind(info: zipfile.ZipInfo) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib import error, parse, request
 
-from protofed.core.disk import sync_folder, write_json
+from protofed.core.disk import atomic_write_json, sync_directory
 from protofed.core.errors import ProtofedError
-from protofed.data.web import GoneError, opener
+from protofed.data.web import HttpGoneError, http_opener
 
 TIMEOUT = 30.0  # seconds without a byte
 TRIES = 5  # without any progress, for each address
@@ -29,7 +29,7 @@ AGENT = "protofed (data get)"
 Watch = Callable[[int, int | None], None]  # bytes so far, and in all where known
 
 
-class Remote(NamedTuple):
+class RemoteFile(NamedTuple):
     """A file elsewhere: the addresses that hold the same bytes, the best first."""
 
     name: str
@@ -38,7 +38,7 @@ class Remote(NamedTuple):
     checksum: str = ""  # "md5:..." or "sha256:..." as published, or nothing
 
 
-class LostError(Exception):
+class DownloadFailedError(Exception):
     """A try that failed but may be repeated."""
 
     def __init__(self, why: str, wait: float = 0.0):
@@ -46,11 +46,11 @@ class LostError(Exception):
         self.wait = wait
 
 
-class WrongError(ProtofedError):
+class ChecksumError(ProtofedError):
     """A file that is not the published one."""
 
 
-def fetch(remote: Remote, target: Path, watch: Watch) -> None:
+def fetch_file(remote: RemoteFile, target: Path, watch: Watch) -> None:
     """Have the file whole at `target`; what an earlier try has left is used.
 
     A file that is not the published one is kept aside as NAME.wrong, and nothing else is touched.
@@ -61,9 +61,9 @@ def fetch(remote: Remote, target: Path, watch: Watch) -> None:
     for url in remote.urls:
         try:
             _from(url, remote, part, watch)
-            check(part, remote)
+            verify_checksum(part, remote)
             break
-        except (GoneError, WrongError) as fault:
+        except (HttpGoneError, ChecksumError) as fault:
             faults.append(f"{url}: {fault}")
     else:
         told = "\n".join(faults)
@@ -73,10 +73,10 @@ def fetch(remote: Remote, target: Path, watch: Watch) -> None:
         )
     _note(part).unlink(missing_ok=True)
     part.replace(target)
-    sync_folder(target.parent)
+    sync_directory(target.parent)
 
 
-def check(path: Path, remote: Remote) -> None:
+def verify_checksum(path: Path, remote: RemoteFile) -> None:
     """Stop if a file is not the published one, and put it aside; nothing is published: no check."""
     kind, _, expected = remote.checksum.partition(":")
     if not kind:
@@ -84,36 +84,36 @@ def check(path: Path, remote: Remote) -> None:
     with path.open("rb") as stream:
         found = hashlib.file_digest(stream, kind).hexdigest()
     if found != expected:
-        aside = put_aside(path)
+        aside = quarantine_file(path)
         _note(path).unlink(missing_ok=True)
-        raise WrongError(
+        raise ChecksumError(
             f"{remote.name} is not the published file: expected {kind} {expected}, found {found}\n"
             f"it was put aside as {aside}; nothing else was changed; the same command fetches anew"
         )
 
 
-def put_aside(path: Path) -> Path:
+def quarantine_file(path: Path) -> Path:
     """Keep a wrong file as NAME.wrong, out of the right one's way."""
     return path.replace(path.with_name(f"{path.name.removesuffix('.part')}.wrong"))
 
 
-def _from(url: str, remote: Remote, part: Path, watch: Watch) -> None:
+def _from(url: str, remote: RemoteFile, part: Path, watch: Watch) -> None:
     """Fetch from one address, as often as there is progress; `GoneError` if it does not work."""
     if parse.urlsplit(url).scheme not in ("http", "https"):
-        raise GoneError("an address starts with http:// or https://")
+        raise HttpGoneError("an address starts with http:// or https://")
     failed = 0
     while True:
         had = _size(part)
         try:
             return _once(url, remote, part, watch)
-        except LostError as fault:
+        except DownloadFailedError as fault:
             failed = 1 if _size(part) > had else failed + 1
             if failed >= TRIES:
-                raise GoneError(f"{fault} ({failed} times)") from fault
+                raise HttpGoneError(f"{fault} ({failed} times)") from fault
             time.sleep(min(LONGEST_WAIT, max(fault.wait, BACKOFF * 2 ** (failed - 1))))
 
 
-def _once(url: str, remote: Remote, part: Path, watch: Watch) -> None:
+def _once(url: str, remote: RemoteFile, part: Path, watch: Watch) -> None:
     """One connection; what it brings stays in the part file, also when it breaks."""
     tag = _usable(url, remote, part)
     had = _size(part)
@@ -122,31 +122,35 @@ def _once(url: str, remote: Remote, part: Path, watch: Watch) -> None:
         headers["Range"] = f"bytes={had}-"
         headers |= {"If-Range": tag} if tag else {}
     try:
-        with opener().open(request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
+        with http_opener().open(request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
             _take(answer, url, remote, part, had, watch)
     except error.HTTPError as fault:
         if fault.code == 416 and had:
             return _beyond(fault, part, had)
         if fault.code in PASSING:
-            raise LostError(f"HTTP {fault.code} {fault.reason}", _asked_wait(fault)) from fault
-        raise GoneError(f"HTTP {fault.code} {fault.reason}") from fault
+            raise DownloadFailedError(
+                f"HTTP {fault.code} {fault.reason}", _asked_wait(fault)
+            ) from fault
+        raise HttpGoneError(f"HTTP {fault.code} {fault.reason}") from fault
     except (error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as fault:
-        raise LostError(str(getattr(fault, "reason", "")) or type(fault).__name__) from fault
+        raise DownloadFailedError(
+            str(getattr(fault, "reason", "")) or type(fault).__name__
+        ) from fault
 
 
-def _take(answer: Any, url: str, remote: Remote, part: Path, had: int, watch: Watch) -> None:
+def _take(answer: Any, url: str, remote: RemoteFile, part: Path, had: int, watch: Watch) -> None:
     """Write what an answer brings behind what is there, or anew if the host starts anew."""
     if answer.headers.get_content_type() == "text/html":
-        raise GoneError("the host answers with a web page, not with the file")
+        raise HttpGoneError("the host answers with a web page, not with the file")
     if answer.status == 206 and _begins(answer) != had:
         part.unlink()
-        raise LostError("the host sends another part than was asked for")
+        raise DownloadFailedError("the host sends another part than was asked for")
     start = had if answer.status == 206 else 0
     length = answer.headers.get("Content-Length", "")
     total = start + int(length) if length.isdecimal() else None
     most = 2 * remote.size + ROOM if remote.size else UNKNOWN_MOST
     _check_room(part.parent, (total or 0) - start)
-    write_json(_note(part), {"url": url, "tag": _strong(answer.headers.get("ETag", ""))})
+    atomic_write_json(_note(part), {"url": url, "tag": _strong(answer.headers.get("ETag", ""))})
     with part.open("r+b" if start else "wb") as file:
         file.seek(start)
         while block := answer.read1(BLOCK):
@@ -154,16 +158,18 @@ def _take(answer: Any, url: str, remote: Remote, part: Path, had: int, watch: Wa
             file.flush()  # so that a killed process has kept what it got
             watch(file.tell(), total)
             if file.tell() > most:
-                raise GoneError(f"it is far larger than it should be, over {most // 10**6:,} MB")
+                raise HttpGoneError(
+                    f"it is far larger than it should be, over {most // 10**6:,} MB"
+                )
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
         end = file.tell()
     if total is not None and end < total:
-        raise LostError(f"the connection broke after {end:,} of {total:,} bytes")
+        raise DownloadFailedError(f"the connection broke after {end:,} of {total:,} bytes")
 
 
-def _usable(url: str, remote: Remote, part: Path) -> str:
+def _usable(url: str, remote: RemoteFile, part: Path) -> str:
     """The tag of what is there; it is dropped if it came from elsewhere and cannot be checked."""
     try:
         note = json.loads(_note(part).read_bytes())
@@ -182,7 +188,7 @@ def _beyond(fault: error.HTTPError, part: Path, had: int) -> None:
     if fault.headers.get("Content-Range", "").strip() == f"bytes */{had}":
         return
     part.unlink()
-    raise LostError("the host has another file than the one begun")
+    raise DownloadFailedError("the host has another file than the one begun")
 
 
 def _begins(answer: Any) -> int | None:

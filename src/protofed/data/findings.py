@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from protofed.core.errors import plural
+from protofed.core.errors import count_noun
 from protofed.data.benchmark import Benchmark
-from protofed.data.duplicates import Picture
-from protofed.data.shift import Shift
+from protofed.data.duplicates import HashedImage
+from protofed.data.shift import DomainShift
 
 Grade = Literal["stop", "bad", "look", "note"]
 GRADES: tuple[Grade, ...] = ("stop", "bad", "look", "note")  # from the worst on
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
     details: list[str]
     advice: str
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         return self._asdict()
 
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
 Counts = dict[str, dict[str, tuple[int, int]]]  # by domain and class: images to train and to test
 
 
-def count(benchmark: Benchmark) -> Counts:
+def count_classes(benchmark: Benchmark) -> Counts:
     """How many images each class has in each domain."""
     size = len(benchmark.classes)
     return {
@@ -77,17 +77,17 @@ def count(benchmark: Benchmark) -> Counts:
     }
 
 
-def of_files(skipped: dict[str, str]) -> list[Finding]:
+def file_findings(skipped: dict[str, str]) -> list[Finding]:
     """Files that cannot be used; all are named."""
     if not skipped:
         return []
     details = [f"{name}: {why}" for name, why in skipped.items()]
     advice = "save them again, or delete them; until then they are skipped"
-    return [Finding("bad", f"{plural(len(skipped), 'file')} cannot be used", details, advice)]
+    return [Finding("bad", f"{count_noun(len(skipped), 'file')} cannot be used", details, advice)]
 
 
-def of_copies(
-    pictures: Sequence[Picture], groups: Sequence[Sequence[int]], kind: str
+def duplicate_findings(
+    pictures: Sequence[HashedImage], groups: Sequence[Sequence[int]], kind: str
 ) -> list[Finding]:
     """Groups of the same image: by what they do to the scores."""
     sorts: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ def of_copies(
     return [
         Finding(
             "look" if grade == "bad" and kind != "the same" else grade,
-            f"{plural(len(sorts[sort]), 'image')} found more than once ({kind} pixels) {sort}",
+            f"{count_noun(len(sorts[sort]), 'image')} found more than once ({kind} pixels) {sort}",
             sorts[sort],
             advice,
         )
@@ -112,7 +112,7 @@ def of_copies(
     ]
 
 
-def _sort(group: Sequence[Picture]) -> str:
+def _sort(group: Sequence[HashedImage]) -> str:
     if len({picture.label for picture in group}) > 1:
         return "under different classes"
     if len({picture.part for picture in group}) > 1:
@@ -120,7 +120,7 @@ def _sort(group: Sequence[Picture]) -> str:
     return "in several domains" if len({p.domain for p in group}) > 1 else "within one part"
 
 
-def of_counts(counts: Counts) -> list[Finding]:
+def count_findings(counts: Counts) -> list[Finding]:
     """Missing and tiny classes, uneven classes and domains, small tests."""
     lacks, tiny, uneven, small = [], [], [], []
     for domain, classes in counts.items():
@@ -148,7 +148,7 @@ def _lopsided(counts: Counts) -> list[str]:
     return [f"{domain}: {total}" for domain, total in totals.items()] if far else []
 
 
-def of_shift(shift: Shift | None, domains: int) -> list[Finding]:
+def shift_findings(shift: DomainShift | None, domains: int) -> list[Finding]:
     """What the probes say, in a sentence."""
     if domains < 2:
         advice = "compare methods for domain shift on two domains or more"
@@ -169,6 +169,6 @@ def of_shift(shift: Shift | None, domains: int) -> list[Finding]:
     return [Finding("note", title, details, advice)]
 
 
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
+def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first; of one grade, in the order they were found."""
     return sorted(findings, key=lambda finding: GRADES.index(finding.grade))

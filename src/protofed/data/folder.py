@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.errors import ProtofedError, plural
+from protofed.core.errors import ProtofedError, count_noun
 from protofed.data import archive
-from protofed.data.archive import Archive
+from protofed.data.archive import ArchiveInfo
 from protofed.data.benchmark import Domain
-from protofed.data.entry import Entry
-from protofed.data.layout import layout, one_domain
-from protofed.data.packing import Pack, packed, packed_layout, split_note
-from protofed.data.partition import Equal
+from protofed.data.entry import BenchmarkInfo
+from protofed.data.layout import read_layout, single_domain_layout
+from protofed.data.packing import PackedFolder, pack_folder, pack_layout, split_note
+from protofed.data.partition import EqualPartition
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderEntry(Entry):
+class FolderInfo(BenchmarkInfo):
     """A folder: its version is a digest of its images, which are packed when it is asked for."""
 
     root: Path
     strict: bool = False  # refuse it if a file cannot be used
 
-    def pack(self, side: int, fresh: bool = False) -> Pack:
+    def pack(self, side: int, fresh: bool = False) -> PackedFolder:
         """The packed images; a strict entry wants every file to be among them."""
-        pack = packed(self.root, side, fresh)
+        pack = pack_folder(self.root, side, fresh)
         if self.strict and pack.skipped:
             lines = "\n".join(f"  {name}: {why}" for name, why in pack.skipped.items())
             raise ProtofedError(
-                f"{self.root}: {plural(len(pack.skipped), 'file')} cannot be used:\n{lines}\n"
+                f"{self.root}: {count_noun(len(pack.skipped), 'file')} cannot be used:\n{lines}\n"
                 "mend or remove them, or leave data.strict out to skip them"
             )
         return pack
@@ -49,29 +49,31 @@ class FolderEntry(Entry):
                 found = _read(pack, domain)
             except ProtofedError:
                 found = _read(self.pack(side, fresh=True), domain)
-            return found._replace(note="; ".join(filter(None, [self.note(domain), found.note])))
+            return found._replace(
+                note="; ".join(filter(None, [self.domain_note(domain), found.note]))
+            )
 
         return read
 
 
-def folder_entry(root: Path, strict: bool = False) -> FolderEntry:
+def folder_info(root: Path, strict: bool = False) -> FolderInfo:
     """What a folder's sub-folders tell: domains, classes, and defaults for the rest."""
-    found = layout(root.expanduser().resolve())
-    return FolderEntry(
+    found = read_layout(root.expanduser().resolve())
+    return FolderInfo(
         name=str(found.root),
         summary=f"images in {found.root}",
         classes=found.classes,
         domains=found.domains,
-        partition=one_client_each(found.domains),
+        partition=one_client_per_domain(found.domains),
         notes=tuple(found.lacking()),
         needs_data=False,
-        read=lambda domain: folder_entry(root, strict).reader(Entry.side)(domain),
+        read=lambda domain: folder_info(root, strict).reader(BenchmarkInfo.side)(domain),
         root=found.root,
         strict=strict,
     )
 
 
-class Own(NamedTuple):
+class OwnDomain(NamedTuple):
     """A folder that is one domain by itself; of the three, only `skipped` names files."""
 
     domain: Domain
@@ -79,18 +81,18 @@ class Own(NamedTuple):
     skipped: dict[str, str]  # by file: why it cannot be used
 
 
-def own_domain(root: Path, name: str, side: int) -> Own:
+def read_site_domain(root: Path, name: str, side: int) -> OwnDomain:
     """A folder class/image.
 
     The images, their order and their split are those of that domain in a folder of several.
     """
     place = root.expanduser().resolve()
-    found = one_domain(place, name)
+    found = single_domain_layout(place, name)
 
-    def read(fresh: bool) -> Own:
-        pack = packed_layout(found, place / f"domain={name}", side, fresh)
+    def read(fresh: bool) -> OwnDomain:
+        pack = pack_layout(found, place / f"domain={name}", side, fresh)
         domain = _read(pack, name)._replace(note=split_note(found, name))
-        return Own(domain, found.classes, pack.skipped)
+        return OwnDomain(domain, found.classes, pack.skipped)
 
     try:
         return read(fresh=False)
@@ -98,17 +100,17 @@ def own_domain(root: Path, name: str, side: int) -> Own:
         return read(fresh=True)
 
 
-def one_client_each(domains: Sequence[str]) -> Equal:
+def one_client_per_domain(domains: Sequence[str]) -> EqualPartition:
     """The default partition: all images of a domain at one client."""
-    return Equal(clients=dict.fromkeys(domains, 1))
+    return EqualPartition(clients=dict.fromkeys(domains, 1))
 
 
-def label_of(root: Path | str) -> str:
+def folder_label(root: Path | str) -> str:
     """A path's last part as a name: letters, digits, and - _ . between them."""
     return re.sub(r"[^\w.-]+", "-", Path(root).name).strip("-.") or "images"
 
 
-def _read(pack: Pack, domain: str) -> Domain:
-    source = Archive(label_of(pack.place), pack.place.name, pack.classes, pack.place.parent)
-    train, test = archive.read(source, f"{domain}.npz", ("train", "test"))
+def _read(pack: PackedFolder, domain: str) -> Domain:
+    source = ArchiveInfo(folder_label(pack.place), pack.place.name, pack.classes, pack.place.parent)
+    train, test = archive.read_archive(source, f"{domain}.npz", ("train", "test"))
     return Domain(domain, train, test, pack.notes[domain])

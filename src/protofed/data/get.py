@@ -12,29 +12,36 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from protofed.core.disk import sha256, sync_folder, write_json
+from protofed.core.disk import atomic_write_json, file_sha256, sync_directory
 from protofed.core.errors import ProtofedError
-from protofed.core.lock import alone
-from protofed.data.archive import Archive
+from protofed.core.lock import file_lock
+from protofed.data.archive import ArchiveInfo
 from protofed.data.cache import Arrays
-from protofed.data.extract import extract, is_archive
-from protofed.data.fetch import ROOM, Remote, Watch, check, fetch, put_aside
-from protofed.data.sources import SOURCES, Source, placed
+from protofed.data.extract import extract_archive, is_archive
+from protofed.data.fetch import (
+    ROOM,
+    RemoteFile,
+    Watch,
+    fetch_file,
+    quarantine_file,
+    verify_checksum,
+)
+from protofed.data.sources import SOURCES, DataSource, source_home
 
 LOCK = "get.lock.json"  # sha256 of fetched files for which nobody publishes a checksum
 DISK = 4  # bytes on the disk for a byte fetched: the file, what is in it, and what becomes of it
 Say = Callable[[str], None]
 
 
-class Follow(NamedTuple):
+class DownloadProgress(NamedTuple):
     """How a command is told what happens: lines, and a watch for each file."""
 
     say: Say
-    begin: Callable[[Remote], Watch]
+    begin: Callable[[RemoteFile], Watch]
 
 
-def get(
-    name: str, root: Path, follow: Follow, side: int | None = None, again: bool = False
+def download_benchmark(
+    name: str, root: Path, follow: DownloadProgress, side: int | None = None, again: bool = False
 ) -> bool:
     """Put a set's .npz files and their meta.json below `root`; false if all was there already."""
     source = SOURCES[name]
@@ -50,31 +57,31 @@ def get(
         )
     work = folder / f".get-{name}"
     work.mkdir(parents=True, exist_ok=True)
-    with alone(work / "lock", f"another process is at work in {work}"):
+    with file_lock(work / "lock", f"another process is at work in {work}"):
         _check_disk(root, source)
         _fetch_all(name, source, root, work, follow)
         follow.say(f"{name}: checked; converting")
         with _doubted(source.files, work):
             made = dict(_convert(source, work, side or source.side or 0))
-        with alone(root / ".get.lock"):  # other sets are described in the same files
+        with file_lock(root / ".get.lock"):  # other sets are described in the same files
             _record(name, source, root / LOCK, work, follow.say)
             _place(source, folder, made, follow.say)
         shutil.rmtree(work)
     return True
 
 
-def _state(folder: Path, source: Source) -> str:
+def _state(folder: Path, source: DataSource) -> str:
     """Whether the set's files are "there", "absent", or "damaged"."""
     described = _meta(folder, source.home)["files"]
     present = [file for file in source.makes if (folder / file).exists()]
     for file in present:
         told = described.get(file, {}).get("sha256")
-        if not (folder / file).is_file() or sha256(folder / file) != told:
+        if not (folder / file).is_file() or file_sha256(folder / file) != told:
             return "damaged"
     return "there" if len(present) == len(source.makes) else "absent"
 
 
-def _check_side(folder: Path, source: Source, side: int | None) -> None:
+def _check_side(folder: Path, source: DataSource, side: int | None) -> None:
     """Stop if images are there in another size than was asked for."""
     described = _meta(folder, source.home)["files"]
     found = {described[file].get("side") for file in source.makes}
@@ -86,7 +93,7 @@ def _check_side(folder: Path, source: Source, side: int | None) -> None:
         )
 
 
-def _meta(folder: Path, archive: Archive) -> dict[str, Any]:
+def _meta(folder: Path, archive: ArchiveInfo) -> dict[str, Any]:
     """What meta.json says so far; a broken one, or one of other classes, is not written over."""
     path = folder / "meta.json"
     try:
@@ -100,7 +107,7 @@ def _meta(folder: Path, archive: Archive) -> dict[str, Any]:
     return dict(meta)
 
 
-def _check_disk(root: Path, source: Source) -> None:
+def _check_disk(root: Path, source: DataSource) -> None:
     """Stop before the first byte if the disk cannot hold it."""
     need, free = DISK * source.size + ROOM, shutil.disk_usage(root).free
     if need > free:
@@ -110,31 +117,33 @@ def _check_disk(root: Path, source: Source) -> None:
         )
 
 
-def _fetch_all(name: str, source: Source, root: Path, work: Path, follow: Follow) -> None:
+def _fetch_all(
+    name: str, source: DataSource, root: Path, work: Path, follow: DownloadProgress
+) -> None:
     """Have every file whole and checked, and the archives unpacked in content/."""
     content = work / "content"
     shutil.rmtree(content, ignore_errors=True)
-    for remote in placed(name, source):
+    for remote in source_home(name, source):
         target = work / remote.name
         if target.exists():
-            check(target, remote)  # from an earlier try
+            verify_checksum(target, remote)  # from an earlier try
         else:
-            fetch(remote, target, follow.begin(remote))
+            fetch_file(remote, target, follow.begin(remote))
         if not remote.checksum:
             _compare(root / LOCK, f"{name}/{remote.name}", target)
     for remote in source.files:
         if is_archive(remote.name):
             with _doubted([remote], work):
-                extract(work / remote.name, content)
+                extract_archive(work / remote.name, content)
 
 
 @contextmanager
-def _doubted(files: Sequence[Remote], work: Path) -> Iterator[None]:
+def _doubted(files: Sequence[RemoteFile], work: Path) -> Iterator[None]:
     """Where files cannot be used, put those aside that no checksum vouches for."""
     try:
         yield
     except ProtofedError as fault:
-        asides = [str(put_aside(work / file.name)) for file in files if not file.checksum]
+        asides = [str(quarantine_file(work / file.name)) for file in files if not file.checksum]
         if not asides:
             raise
         raise ProtofedError(
@@ -156,26 +165,26 @@ def _known(lock: Path) -> dict[str, str]:
 def _compare(lock: Path, key: str, path: Path) -> None:
     """A file without a published checksum must be the one of the first time."""
     first = _known(lock).get(key)
-    if first is not None and first != (found := sha256(path)):
+    if first is not None and first != (found := file_sha256(path)):
         raise ProtofedError(
             f"{key} is not the file of the first time: sha256 {first} stands in {lock}, found"
-            f" {found}\nit was put aside as {put_aside(path)}; nothing else was changed; if the new"
+            f" {found}\nit was put aside as {quarantine_file(path)}; nothing else was changed; if the new"
             " file is right, take the line out of the lock file and repeat the command"
         )
 
 
-def _record(name: str, source: Source, lock: Path, work: Path, say: Say) -> None:
+def _record(name: str, source: DataSource, lock: Path, work: Path, say: Say) -> None:
     """Write down what was fetched without a published checksum, now that it was of use."""
     known = _known(lock)
     keys = {f"{name}/{file.name}": file for file in source.files if not file.checksum}
-    new = {key: sha256(work / file.name) for key, file in keys.items() if key not in known}
+    new = {key: file_sha256(work / file.name) for key, file in keys.items() if key not in known}
     for key, found in new.items():
         say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
     if new:
-        write_json(lock, {**known, **new})
+        atomic_write_json(lock, {**known, **new})
 
 
-def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple[Path, Any]]]:
+def _convert(source: DataSource, work: Path, side: int) -> Iterator[tuple[str, tuple[Path, Any]]]:
     """Write the .npz files beside the fetched ones, each with what meta.json is to say of it."""
     for file, arrays in source.read(work, side):
         path = work / f"made-{file}"
@@ -184,12 +193,12 @@ def _convert(source: Source, work: Path, side: int) -> Iterator[tuple[str, tuple
             np.savez_compressed(stream, **cast(Any, arrays))
             stream.flush()
             os.fsync(stream.fileno())
-        told = {"sha256": sha256(path), "bytes": path.stat().st_size}
+        told = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
         size = {"side": side} if side else {}
         yield file, (path, {**told, **size, **_counted(source, file, arrays)})
 
 
-def _counted(source: Source, file: str, arrays: Arrays) -> dict[str, Any]:
+def _counted(source: DataSource, file: str, arrays: Arrays) -> dict[str, Any]:
     """The number of images of each class, and whether they are as many as were published."""
     keys = [key for key in ("y_train", "y_test", "y") if key in arrays]
     kinds = len(source.home.classes)
@@ -202,16 +211,18 @@ def _counted(source: Source, file: str, arrays: Arrays) -> dict[str, Any]:
     return {"counts": counts, "published": whole, "fetched": [f.name for f in source.files]}
 
 
-def _place(source: Source, folder: Path, made: Mapping[str, tuple[Path, Any]], say: Say) -> None:
+def _place(
+    source: DataSource, folder: Path, made: Mapping[str, tuple[Path, Any]], say: Say
+) -> None:
     """Describe the files, then move them in place: a file that is there is always described."""
     if made.keys() != source.makes.keys():
         raise ProtofedError(f"expected {', '.join(source.makes)}, made {', '.join(made)}")
     meta = _meta(folder, source.home)
     meta["files"] = {**meta["files"], **{file: told for file, (_, told) in made.items()}}
-    write_json(folder / "meta.json", meta)
+    atomic_write_json(folder / "meta.json", meta)
     for file, (path, told) in made.items():
         path.replace(folder / file)
         if not told["published"]:
             count = " + ".join(f"{n:,}" for n in source.makes[file])
             say(f"note: {folder / file} does not hold the {count} images of the published set")
-    sync_folder(folder)
+    sync_directory(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.data.decode import shown
+from protofed.data.decode import format_skipped_files
 
 ENDINGS = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif"),
@@ -32,14 +32,14 @@ class ImageFile(NamedTuple):
     fault: str = ""  # why it cannot be an image, seen without opening it
 
 
-class LooseFile(NamedTuple):
+class StrayFile(NamedTuple):
     """A file somewhere, of no domain and no class."""
 
     path: str
     fault: str = ""  # as of an ImageFile
 
 
-class Layout(NamedTuple):
+class FolderLayout(NamedTuple):
     """The domains and classes of a folder, by its sub-folders alone."""
 
     root: Path
@@ -65,11 +65,13 @@ class Layout(NamedTuple):
         for domain in self.domains:
             lacks = sorted(set(self.classes) - self.classes_of(domain))
             if lacks:
-                lines.append(f"{domain}: has no folder for class {', '.join(map(shown, lacks))}")
+                lines.append(
+                    f"{domain}: has no folder for class {', '.join(map(format_skipped_files, lacks))}"
+                )
         for name in self.classes if len(self.domains) > 1 else ():
             holders = [domain for domain in self.domains if name in self.classes_of(domain)]
             if len(holders) == 1:
-                lines.append(f"class {shown(name)} is only in {holders[0]}")
+                lines.append(f"class {format_skipped_files(name)} is only in {holders[0]}")
         return lines
 
     def files(self) -> Iterator[ImageFile]:
@@ -83,33 +85,35 @@ class Layout(NamedTuple):
                         yield ImageFile(domain, part, folder.name, name, found.path, *_look(found))
 
 
-def layout(root: Path) -> Layout:
+def read_layout(root: Path) -> FolderLayout:
     """Look at a folder's sub-folders; what is neither of the two forms is refused with its name."""
     if not root.is_dir():
         what = "is a file, not a folder" if root.exists() else "is not there"
         raise ProtofedError(
-            f"the folder of images {shown(root)} {what}\n"
+            f"the folder of images {format_skipped_files(root)} {what}\n"
             "give a folder that holds domain/class/image or domain/split/class/image"
         )
     domains = _folders(root)
     if not domains:
-        raise ProtofedError(f"{shown(root)} holds no folders; {_HOW}")
+        raise ProtofedError(f"{format_skipped_files(root)} holds no folders; {_HOW}")
     if all(path.name.lower() in SPLITS for path in domains):
         raise ProtofedError(
-            f"{shown(root)} holds splits ({', '.join(path.name for path in domains)}) where its "
+            f"{format_skipped_files(root)} holds splits ({', '.join(path.name for path in domains)}) where its "
             f"domains should be, so that test images would be trained on\n{_HOW}"
         )
     shelves = {path.name: _parts(path, _HOW) for path in domains}
-    found = Layout(root, shelves)
+    found = FolderLayout(root, shelves)
     _check_names(found)
     return found
 
 
-def one_domain(root: Path, name: str) -> Layout:
+def single_domain_layout(root: Path, name: str) -> FolderLayout:
     """Look at a folder that is one domain by itself: class/image, or split/class/image."""
     if not root.is_dir():
-        raise ProtofedError(f"the folder of images {shown(root)} is not there, or is no folder")
-    found = Layout(root, {name: _parts(root, _HOW_ALONE)})
+        raise ProtofedError(
+            f"the folder of images {format_skipped_files(root)} is not there, or is no folder"
+        )
+    found = FolderLayout(root, {name: _parts(root, _HOW_ALONE)})
     _check_names(found)
     return found
 
@@ -133,16 +137,16 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
         deep = [f"{f.name}/{below[0].name}" for f, below in inner.items() if below]
         if deep and not any(_holds_files(folder) for folder in folders):
             raise ProtofedError(
-                f"{shown(domain)} holds folders in folders ({shown(deep[0])}, ...) but no split of "
+                f"{format_skipped_files(domain)} holds folders in folders ({format_skipped_files(deep[0])}, ...) but no split of "
                 f"a known name\n{how}"
             )
         if not folders:
-            raise ProtofedError(f"{shown(domain)} holds no class folders\n{how}")
+            raise ProtofedError(f"{format_skipped_files(domain)} holds no class folders\n{how}")
         return {"": folders}
-    others = [shown(folder.name) for folder in folders if folder not in splits]
+    others = [format_skipped_files(folder.name) for folder in folders if folder not in splits]
     if others:
         raise ProtofedError(
-            f"{shown(domain)} holds splits ({', '.join(f.name for f in splits)}) beside other "
+            f"{format_skipped_files(domain)} holds splits ({', '.join(f.name for f in splits)}) beside other "
             f"folders ({', '.join(others)})\nmove these away, or into a split"
         )
     parts: dict[str, list[Path]] = {}
@@ -151,11 +155,13 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
     if "val" in parts and "test" not in parts:
         parts["test"] = parts.pop("val")
     if "train" not in parts:
-        raise ProtofedError(f"{shown(domain)} has no train folder beside {', '.join(parts)}")
+        raise ProtofedError(
+            f"{format_skipped_files(domain)} has no train folder beside {', '.join(parts)}"
+        )
     return parts
 
 
-def _check_names(found: Layout) -> None:
+def _check_names(found: FolderLayout) -> None:
     """Refuse classes that differ only by case or spaces, and names that no text can hold."""
     alike: dict[str, list[str]] = {}
     for name in found.classes:
@@ -164,18 +170,22 @@ def _check_names(found: Layout) -> None:
     if twins:
         lines = [f"  {_whereabouts(found, name)}" for names in twins for name in names]
         raise ProtofedError(
-            f"{shown(found.root)}: classes that differ only by case or spaces:\n"
+            f"{format_skipped_files(found.root)}: classes that differ only by case or spaces:\n"
             + "\n".join(lines)
             + "\nrename their folders so that each class has one name"
         )
     for name in (*found.domains, *found.classes):
-        if not name.isprintable() or shown(name) != name:
-            raise ProtofedError(f"{shown(found.root)}: the folder name '{shown(name)}' is no text")
+        if not name.isprintable() or format_skipped_files(name) != name:
+            raise ProtofedError(
+                f"{format_skipped_files(found.root)}: the folder name '{format_skipped_files(name)}' is no text"
+            )
 
 
-def _whereabouts(found: Layout, name: str) -> str:
-    homes = [shown(domain) for domain in found.domains if name in found.classes_of(domain)]
-    return f"{shown(name)} in {', '.join(homes)}"
+def _whereabouts(found: FolderLayout, name: str) -> str:
+    homes = [
+        format_skipped_files(domain) for domain in found.domains if name in found.classes_of(domain)
+    ]
+    return f"{format_skipped_files(name)} in {', '.join(homes)}"
 
 
 def _children(folder: Path) -> list[os.DirEntry[str]]:
@@ -184,7 +194,9 @@ def _children(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             kept = [e for e in entries if not e.name.startswith(".")]
     except OSError as fault:
-        raise ProtofedError(f"{shown(folder)} cannot be read: {fault.strerror}") from fault
+        raise ProtofedError(
+            f"{format_skipped_files(folder)} cannot be read: {fault.strerror}"
+        ) from fault
     return sorted((e for e in kept if e.name.lower() not in LITTER), key=lambda e: e.name)
 
 
@@ -196,12 +208,12 @@ def _holds_files(folder: Path) -> bool:
     return any(not entry.is_dir() for entry in _children(folder))
 
 
-def walk(folder: Path) -> Iterator[LooseFile]:
+def walk_files(folder: Path) -> Iterator[StrayFile]:
     """All files below a folder at any depth, in order of their names; no folder is seen twice."""
     yield from _below(folder, set())
 
 
-def _below(folder: Path, seen: set[Path]) -> Iterator[LooseFile]:
+def _below(folder: Path, seen: set[Path]) -> Iterator[StrayFile]:
     if folder.resolve() in seen:
         return  # a link that leads back
     seen.add(folder.resolve())
@@ -210,7 +222,7 @@ def _below(folder: Path, seen: set[Path]) -> Iterator[LooseFile]:
             yield from _below(Path(entry.path), seen)
         else:
             _, fault = _look(entry)
-            yield LooseFile(entry.path, fault)
+            yield StrayFile(entry.path, fault)
 
 
 def _look(entry: os.DirEntry[str]) -> tuple[tuple[int, int, int], str]:

@@ -14,20 +14,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.disk import sha256, write_json
-from protofed.core.errors import plural
+from protofed.core.disk import atomic_write_json, file_sha256
+from protofed.core.errors import count_noun
 from protofed.data.cache import cache_folder, write_arrays
-from protofed.data.decode import shown
-from protofed.data.layout import ImageFile, Layout, layout
-from protofed.data.pool import decoded
-from protofed.data.rows import TEST_SHARE, Row, as_arrays, divided
+from protofed.data.decode import format_skipped_files
+from protofed.data.layout import FolderLayout, ImageFile, read_layout
+from protofed.data.pool import decode_in_parallel
+from protofed.data.rows import TEST_SHARE, FolderRow, rows_to_arrays, split_folder_rows
 
-Parts = dict[str, dict[str, list[Row]]]  # by domain, then "train" and "test"
+Parts = dict[str, dict[str, list[FolderRow]]]  # by domain, then "train" and "test"
 RULE = 2  # raise it whenever the same files would become other arrays
 _kept: dict[tuple[Path, int, str], Path] = {}  # packs of this process where no cache can be written
 
 
-class Pack(NamedTuple):
+class PackedFolder(NamedTuple):
     """A packed folder: what meta.json says, and where it lies."""
 
     place: Path
@@ -37,7 +37,7 @@ class Pack(NamedTuple):
     skipped: dict[str, str]  # by file: why it cannot be used
 
     @classmethod
-    def read(cls, place: Path) -> Pack:
+    def read(cls, place: Path) -> PackedFolder:
         """The pack in a folder; raises what a missing or damaged file raises."""
         meta = json.loads((place / "meta.json").read_bytes())
         told = (meta[name] for name in ("revision", "classes", "notes", "skipped"))
@@ -45,12 +45,12 @@ class Pack(NamedTuple):
         return cls(place, str(revision), tuple(classes), dict(notes), dict(skipped))
 
 
-def packed(root: Path, side: int, fresh: bool = False) -> Pack:
+def pack_folder(root: Path, side: int, fresh: bool = False) -> PackedFolder:
     """The pack of a folder at a size; made if there is none, or if a file has changed since."""
-    return packed_layout(layout(root), root, side, fresh)
+    return pack_layout(read_layout(root), root, side, fresh)
 
 
-def packed_layout(found: Layout, key: Path, side: int, fresh: bool = False) -> Pack:
+def pack_layout(found: FolderLayout, key: Path, side: int, fresh: bool = False) -> PackedFolder:
     """The pack of what was found, kept under a key of its own."""
     files = list(found.files())
     known_by = (key, side, _stamp(files, side))
@@ -58,13 +58,13 @@ def packed_layout(found: Layout, key: Path, side: int, fresh: bool = False) -> P
     known = _kept.get(known_by) or place
     if known and not fresh:
         try:
-            return Pack.read(known)
+            return PackedFolder.read(known)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not there, or damaged: made again
     made = _make(found, files, side)
     if place:
         try:
-            return Pack.read(_move(made, place))
+            return PackedFolder.read(_move(made, place))
         except OSError:
             pass  # a full or read-only disk
         except BaseException:
@@ -72,7 +72,7 @@ def packed_layout(found: Layout, key: Path, side: int, fresh: bool = False) -> P
             raise
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     _kept[known_by] = made  # this process keeps it for itself
-    return Pack.read(made)
+    return PackedFolder.read(made)
 
 
 def _place(key: Path, side: int, stamp: str) -> Path | None:
@@ -107,17 +107,17 @@ def _move(made: Path, place: Path) -> Path:
     return place
 
 
-def _make(found: Layout, files: Sequence[ImageFile], side: int) -> Path:
+def _make(found: FolderLayout, files: Sequence[ImageFile], side: int) -> Path:
     """Decode and write everything into a folder of its own."""
-    rows: dict[str, list[Row]] = {domain: [] for domain in found.domains}
+    rows: dict[str, list[FolderRow]] = {domain: [] for domain in found.domains}
     skipped = {}
-    for file, result in zip(files, decoded(files, side, "packing images"), strict=True):
-        name = shown(file.name)
+    for file, result in zip(files, decode_in_parallel(files, side, "packing images"), strict=True):
+        name = format_skipped_files(file.name)
         if isinstance(result, str):
             skipped[name] = result
         else:
-            rows[file.domain].append(Row(name, file, result))
-    parts = {d: divided(d, mine, "test" in found.shelves[d]) for d, mine in rows.items()}
+            rows[file.domain].append(FolderRow(name, file, result))
+    parts = {d: split_folder_rows(d, mine, "test" in found.shelves[d]) for d, mine in rows.items()}
     made = Path(tempfile.mkdtemp(prefix="protofed-pack-"))
     try:
         _write(made, found, parts, skipped, side)
@@ -127,41 +127,47 @@ def _make(found: Layout, files: Sequence[ImageFile], side: int) -> Path:
     return made
 
 
-def _write(made: Path, found: Layout, parts: Parts, skipped: dict[str, str], side: int) -> None:
+def _write(
+    made: Path, found: FolderLayout, parts: Parts, skipped: dict[str, str], side: int
+) -> None:
     """An .npz a domain as our archives have it, index.json with the files behind the rows, meta."""
     digest = hashlib.sha256(json.dumps([found.classes, side]).encode())
     sums, index = {}, {}
     for domain, halves in parts.items():
-        arrays, file = as_arrays(halves, found.classes), made / f"{domain}.npz"
+        arrays, file = rows_to_arrays(halves, found.classes), made / f"{domain}.npz"
         for key in sorted(arrays):
             digest.update(f"{domain}/{key} {arrays[key].shape}".encode() + arrays[key].tobytes())
         write_arrays(file, arrays)
         counts = {part: len(rows) for part, rows in halves.items()}
-        sums[file.name] = {"sha256": sha256(file), **counts}
-        index[domain] = {part: [row.plain() for row in rows] for part, rows in halves.items()}
-    write_json(made / "index.json", index)
+        sums[file.name] = {"sha256": file_sha256(file), **counts}
+        index[domain] = {part: [row.to_list() for row in rows] for part, rows in halves.items()}
+    atomic_write_json(made / "index.json", index)
     meta = {
         "revision": digest.hexdigest()[:12],
         "classes": found.classes,
         "side": side,
-        "source": shown(found.root),
+        "source": format_skipped_files(found.root),
         "notes": {domain: _note(found, domain, skipped) for domain in found.domains},
         "skipped": skipped,
         "files": sums,
     }
-    write_json(made / "meta.json", meta)
+    atomic_write_json(made / "meta.json", meta)
 
 
-def _note(found: Layout, domain: str, skipped: dict[str, str]) -> str:
+def _note(found: FolderLayout, domain: str, skipped: dict[str, str]) -> str:
     """What a reader of a domain's scores must know."""
-    mine = [f"{n} ({why})" for n, why in skipped.items() if n.startswith(f"{shown(domain)}/")]
+    mine = [
+        f"{n} ({why})"
+        for n, why in skipped.items()
+        if n.startswith(f"{format_skipped_files(domain)}/")
+    ]
     notes = [split_note(found, domain)]
     if mine:
-        notes.append(f"{plural(len(mine), 'file')} skipped: {'; '.join(mine)}")
+        notes.append(f"{count_noun(len(mine), 'file')} skipped: {'; '.join(mine)}")
     return "; ".join(filter(None, notes))
 
 
-def split_note(found: Layout, domain: str) -> str:
+def split_note(found: FolderLayout, domain: str) -> str:
     """How a domain's images came to be for training or for tests; names no file."""
     parts = found.shelves[domain]
     notes = []

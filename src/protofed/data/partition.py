@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import ProtofedError, require_known_name
 from protofed.core.training import STRICT
 
 Rows: TypeAlias = NDArray[np.int64]  # row numbers in a domain's training part, or their labels
@@ -25,13 +25,13 @@ TRIES = 1000  # Dirichlet draws before giving up
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Rule(ABC):
+class PartitionRule(ABC):
     """How many clients each domain has; a subclass says which rows of the domain they hold."""
 
     clients: AtLeastOne | dict[str, Count]  # in all, or by domain; one without is only tested
 
     @abstractmethod
-    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+    def assign_rows(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
         """The rows of each of a domain's clients, given the labels [N] of its training part."""
 
     def only(self, domains: Sequence[str]) -> Self:
@@ -55,7 +55,7 @@ class Rule(ABC):
     def _spread(self, domains: Sequence[str], leave_out: str | None) -> dict[str, int]:
         for field, value in vars(self).items():
             for name in value if isinstance(value, dict) else ():  # all tables are by domain
-                known_name(f"domain in partition.{field}", name, domains)
+                require_known_name(f"domain in partition.{field}", name, domains)
         if isinstance(self.clients, dict):
             return {domain: self.clients.get(domain, 0) for domain in domains}
         if self.clients < len(domains):  # perhaps one for each that trains
@@ -83,7 +83,7 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Shares(Rule):
+class SharesPartition(PartitionRule):
     """Each client draws a share of its domain at random; no two clients of a domain overlap."""
 
     kind: Literal["shares"] = "shares"
@@ -92,12 +92,12 @@ class Shares(Rule):
     repair: bool = False  # see to it that every client holds every class of its domain
 
     @model_validator(mode="after")
-    def _one_amount(self) -> Shares:
+    def _one_amount(self) -> SharesPartition:
         if (self.share is None) == (self.samples is None):
             raise ValueError("give either share or samples")
         return self
 
-    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+    def assign_rows(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
         size = self._size(len(labels), domain)
         name = "samples" if self.share is None else "share"
         self.check_room(len(labels), clients, domain, size, name)
@@ -118,12 +118,12 @@ class Shares(Rule):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Equal(Rule):
+class EqualPartition(PartitionRule):
     """All rows of a domain, shuffled and split as evenly as possible."""
 
     kind: Literal["equal"] = "equal"
 
-    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+    def assign_rows(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
         if clients > len(labels):
             raise ProtofedError(
                 f"partition: {clients} clients of '{domain}' share {len(labels)} training images;"
@@ -133,14 +133,14 @@ class Equal(Rule):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Dirichlet(Rule):
+class DirichletPartition(PartitionRule):
     """Label skew: each class of a domain is cut in proportions from a Dirichlet distribution."""
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(gt=0, validation_alias=AliasChoices("alpha", "beta"))  # small: skewed
     least: int = Field(default=10, ge=0)  # rows that every client must get
 
-    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+    def assign_rows(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
         self.check_room(len(labels), clients, domain, self.least, "least")
         classes, best = [np.flatnonzero(labels == label) for label in np.unique(labels)], 0
         for _ in range(TRIES):
@@ -172,13 +172,13 @@ class Dirichlet(Rule):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Shards(Rule):
+class ShardsPartition(PartitionRule):
     """Few classes each: rows sorted by label are cut into shards, and each client gets some."""
 
     kind: Literal["shards"] = "shards"
     shards: int = Field(default=2, ge=1)  # of each client
 
-    def deal(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
+    def assign_rows(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
         self.check_room(len(labels), clients, domain, self.shards, "shards")  # none empty
         total = clients * self.shards
         shards = np.array_split(np.argsort(labels, kind="stable"), total)
@@ -186,12 +186,15 @@ class Shards(Rule):
         return [np.concatenate([shards[number] for number in hand]) for hand in dealt]
 
 
-Partition = Annotated[Shares | Equal | Dirichlet | Shards, Field(discriminator="kind")]
-RULES: dict[str, type[Rule]] = {
-    "dirichlet": Dirichlet,
-    "equal": Equal,
-    "shards": Shards,
-    "shares": Shares,
+Partition = Annotated[
+    SharesPartition | EqualPartition | DirichletPartition | ShardsPartition,
+    Field(discriminator="kind"),
+]
+RULES: dict[str, type[PartitionRule]] = {
+    "dirichlet": DirichletPartition,
+    "equal": EqualPartition,
+    "shards": ShardsPartition,
+    "shares": SharesPartition,
 }
 
 

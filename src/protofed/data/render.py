@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import ProtofedError, require_known_name
 from protofed.core.rng import numpy_rng
 
 Floats = NDArray[np.float32]
@@ -33,9 +33,9 @@ FONTS = (
 )
 
 
-def render(style: str, labels: Ints, seed_key: tuple[int | str, ...]) -> NDArray[np.uint8]:
+def render_digits(style: str, labels: Ints, seed_key: tuple[int | str, ...]) -> NDArray[np.uint8]:
     """Pictures [N, 32, 32, 1 or 3] of the digits `labels` [N]; the same for the same key."""
-    paint = STYLES[known_name("style of digits", style, STYLES)]
+    paint = STYLES[require_known_name("style of digits", style, STYLES)]
     if len(labels) == 0 or labels.min() < 0 or labels.max() > 9:
         raise ProtofedError("cannot draw these labels: give at least one, each from 0 to 9")
     parts = []
@@ -47,7 +47,7 @@ def render(style: str, labels: Ints, seed_key: tuple[int | str, ...]) -> NDArray
 
 
 @cache
-def glyphs(font: str) -> tuple[Image.Image, ...]:
+def draw_glyphs(font: str) -> tuple[Image.Image, ...]:
     """The masks of a font's ten digits, each centred in a square of side MASK."""
     import matplotlib
 
@@ -68,7 +68,7 @@ def _mask(font: ImageFont.FreeTypeFont, digit: str) -> Image.Image:
     return sheet.crop((*corner, corner[0] + MASK, corner[1] + MASK))
 
 
-class Pose(NamedTuple):
+class GlyphPose(NamedTuple):
     """How each of N digits lies in its picture; all [N], lengths in pixels of the picture."""
 
     font: Ints
@@ -89,12 +89,12 @@ class Pose(NamedTuple):
         return np.stack([a, b, MASK / 2 - a * x - b * y, c, d, MASK / 2 - c * x - d * y], axis=1)
 
 
-def _ink(digits: Ints, pose: Pose) -> Floats:
+def _ink(digits: Ints, pose: GlyphPose) -> Floats:
     """How much of each pixel the digits cover, [N, 32, 32, 1] from 0 to 1."""
     side = SIDE * FINE
     fine = np.empty((len(digits), side, side), np.uint8)
     for row, (font, digit, back) in enumerate(zip(pose.font, digits, pose.back(), strict=True)):
-        mask = glyphs(FONTS[font])[digit]
+        mask = draw_glyphs(FONTS[font])[digit]
         drawn = mask.transform(
             (side, side), Image.Transform.AFFINE, tuple(back), Image.Resampling.BILINEAR
         )
@@ -107,7 +107,7 @@ def _ink(digits: Ints, pose: Pose) -> Floats:
 def _print(labels: Ints, draw: Generator) -> Floats:
     """Small black type somewhere on white paper, with a little noise: [N, 32, 32, 1]."""
     n = len(labels)
-    pose = Pose(
+    pose = GlyphPose(
         font=draw.integers(len(FONTS), size=n),
         # Small and off the middle: a model that knows large digits only must not read it.
         height=_between(draw, 9, 14, n),
@@ -124,7 +124,7 @@ def _print(labels: Ints, draw: Generator) -> Floats:
 def _syn(labels: Ints, draw: Generator) -> Floats:
     """Coloured, turned, sheared and blurred on a coloured texture: [N, 32, 32, 3]."""
     n = len(labels)
-    pose = Pose(
+    pose = GlyphPose(
         font=draw.integers(len(FONTS), size=n),
         height=_between(draw, 15, 26, n),
         stretch=_between(draw, 0.7, 1.3, n),
@@ -144,7 +144,7 @@ def _syn(labels: Ints, draw: Generator) -> Floats:
 def _street(labels: Ints, draw: Generator) -> Floats:
     """A house number's middle digit between cut-off ones, badly lit: [N, 32, 32, 3]."""
     n = len(labels)
-    pose = Pose(
+    pose = GlyphPose(
         font=draw.integers(len(FONTS), size=n),
         height=_between(draw, 18, 27, n),
         stretch=_between(draw, 0.75, 1.1, n),
@@ -169,7 +169,7 @@ STYLES: dict[str, Callable[[Ints, Generator], Floats]] = {
 }
 
 
-def _with_neighbours(labels: Ints, pose: Pose, draw: Generator) -> Floats:
+def _with_neighbours(labels: Ints, pose: GlyphPose, draw: Generator) -> Floats:
     """The ink of the digits and, more often than not, of another one on each side."""
     n = len(labels)
     ink = _ink(labels, pose)

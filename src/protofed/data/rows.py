@@ -8,28 +8,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from protofed.core.errors import ProtofedError
-from protofed.core.site import to_hold_out
+from protofed.core.site import holdout_size
 from protofed.data.cache import Arrays
-from protofed.data.decode import Decoded
+from protofed.data.decode import DecodedImage
 from protofed.data.layout import ImageFile
 
 TEST_SHARE = 0.2  # of each class of a domain that brings no split
 
 
-class Row(NamedTuple):
+class FolderRow(NamedTuple):
     """A file that holds a usable image."""
 
     name: str
     file: ImageFile
-    image: Decoded
+    image: DecodedImage
 
-    def plain(self) -> list[Any]:
+    def to_list(self) -> list[Any]:
         """For index.json: file, SHA-256 of its pixels, perceptual hash, width, height."""
         _, digest, look, width, height = self.image
         return [self.name, digest, look.hex(), width, height]
 
 
-def divided(domain: str, rows: Sequence[Row], has_test: bool) -> dict[str, list[Row]]:
+def split_folder_rows(
+    domain: str, rows: Sequence[FolderRow], has_test: bool
+) -> dict[str, list[FolderRow]]:
     """Rows for training and test: by the folder for tests if it has one, else a fifth of a class.
 
     Which fifth is decided by the pixels alone (the smallest SHA-256), so that it is the same in
@@ -41,7 +43,7 @@ def divided(domain: str, rows: Sequence[Row], has_test: bool) -> dict[str, list[
         chosen: set[str] = set()
         for label in {row.file.label for row in rows}:
             ranked = sorted((r.image.sha256, r.name) for r in rows if r.file.label == label)
-            cut = to_hold_out(len(ranked), TEST_SHARE)
+            cut = holdout_size(len(ranked), TEST_SHARE)
             while cut and ranked[cut - 1][0] == ranked[cut][0]:
                 cut -= 1
             chosen |= {name for _, name in ranked[:cut]}
@@ -56,7 +58,7 @@ def divided(domain: str, rows: Sequence[Row], has_test: bool) -> dict[str, list[
     return {"train": train, "test": test}
 
 
-def as_arrays(parts: dict[str, list[Row]], classes: Sequence[str]) -> Arrays:
+def rows_to_arrays(parts: dict[str, list[FolderRow]], classes: Sequence[str]) -> Arrays:
     """The parts in our archives' form: x_train [N, side, side, 3], y_train [N], and for test."""
     numbers = {name: number for number, name in enumerate(classes)}
     arrays: Arrays = {}

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from protofed.core.rng import numpy_rng
-from protofed.core.site import Dataset
+from protofed.core.site import ArrayDataset
 from protofed.data import transforms
 from protofed.data.benchmark import Benchmark
 
@@ -22,7 +22,7 @@ LEVEL = 1.96  # standard errors of a 95 % interval
 Floats = NDArray[np.float32]
 
 
-class Drop(NamedTuple):
+class AccuracyDrop(NamedTuple):
     """What a probe loses on a domain if it was learnt on another, in points of accuracy."""
 
     trained: str
@@ -36,11 +36,11 @@ class Drop(NamedTuple):
         return self.points > self.error
 
 
-class Shift(NamedTuple):
+class DomainShift(NamedTuple):
     """The probes' accuracy in per cent, by the domain they learnt and the domain of the test."""
 
     accuracy: dict[str, dict[str, float]]
-    drops: list[Drop]
+    drops: list[AccuracyDrop]
     images: int  # that every probe learnt from
 
     @property
@@ -56,7 +56,7 @@ class Shift(NamedTuple):
         return "strong" if self.mean_drop >= 25 else "moderate" if self.mean_drop >= 10 else "weak"
 
 
-def measure(benchmark: Benchmark) -> Shift | None:
+def measure_domain_shift(benchmark: Benchmark) -> DomainShift | None:
     """Probes between all domains; None if there are not two with enough images.
 
     All probes learn from equally many images, so that a loss is not one of size; and each loss is
@@ -70,12 +70,12 @@ def measure(benchmark: Benchmark) -> Shift | None:
     size = min(MOST_TRAIN, *(len(domain.train) for domain in domains))
     tests = {d.name: _some(d.test, MOST_TEST, d.name, "test") for d in domains}
     right: dict[str, dict[str, NDArray[np.bool_]]] = {}
-    seen = {name: features(test) for name, test in tests.items()}
+    seen = {name: edge_color_features(test) for name, test in tests.items()}
     for domain in domains:
         chosen = _some(domain.train, size, domain.name, "train")
         if len(chosen.labels.unique()) < 2:
             return None
-        x = features(chosen)
+        x = edge_color_features(chosen)
         mean, std = x.mean(0), x.std(0) + 1e-6
         probe = RidgeClassifier(alpha=float(x.shape[1])).fit(
             (x - mean) / std, chosen.labels.numpy()
@@ -86,28 +86,30 @@ def measure(benchmark: Benchmark) -> Shift | None:
         }
     accuracy = {a: {b: 100 * float(r.mean()) for b, r in row.items()} for a, row in right.items()}
     drops = [_drop(right, a, b) for a in right for b in right if a != b]
-    return Shift(accuracy, drops, size)
+    return DomainShift(accuracy, drops, size)
 
 
-def _drop(right: dict[str, dict[str, NDArray[np.bool_]]], trained: str, tested: str) -> Drop:
+def _drop(
+    right: dict[str, dict[str, NDArray[np.bool_]]], trained: str, tested: str
+) -> AccuracyDrop:
     lost = right[tested][tested].astype(float) - right[trained][tested]
     error = LEVEL * float(lost.std(ddof=1)) / math.sqrt(len(lost))
-    return Drop(trained, tested, 100 * float(lost.mean()), 100 * error)
+    return AccuracyDrop(trained, tested, 100 * float(lost.mean()), 100 * error)
 
 
-def _some(data: Dataset, most: int, *key: str) -> Dataset:
+def _some(data: ArrayDataset, most: int, *key: str) -> ArrayDataset:
     """At most so many images, drawn the same way every time."""
     order = numpy_rng("shift", *key).permutation(len(data))[:most]
-    return data.rows(torch.from_numpy(np.sort(order)))
+    return data.take(torch.from_numpy(np.sort(order)))
 
 
-def features(data: Dataset) -> Floats:
+def edge_color_features(data: ArrayDataset) -> Floats:
     """Edges and colours [N, 320]: in 4 x 4 cells how strong the edges of 8 directions are, as in
     a histogram of oriented gradients, and an 8 x 8 thumbnail.
 
     Simple and fixed, and no net to train: what changes with a domain's style changes them.
     """
-    small = transforms.resize(data.images, SIDE).float().expand(-1, -1, -1, 3)
+    small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
     grey = small @ torch.tensor(transforms.LUMA)
     down, right = torch.gradient(grey, dim=(1, 2))
     strength = torch.hypot(down, right)
@@ -120,8 +122,8 @@ def features(data: Dataset) -> Floats:
     return found
 
 
-def greys(data: Dataset) -> Floats:
+def gray_thumbnails(data: ArrayDataset) -> Floats:
     """Grey thumbnails [N, 1024] from 0 to 255."""
-    small = transforms.resize(data.images, SIDE).float().expand(-1, -1, -1, 3)
+    small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
     found: Floats = (small @ torch.tensor(transforms.LUMA)).flatten(1).numpy()
     return found

@@ -13,24 +13,24 @@ from pathlib import Path
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from protofed.core.errors import known_name
+from protofed.core.errors import require_known_name
 from protofed.core.training import STRICT
 from protofed.data import domains
-from protofed.data.archive import Archive, lacks
+from protofed.data.archive import ArchiveInfo, missing_archive_parts
 from protofed.data.cache import Arrays
-from protofed.data.fetch import Remote
+from protofed.data.fetch import RemoteFile
 from protofed.data.readers import cifar, idx, images, libsvm, matlab, medmnist
 
 MIRROR = "PROTOFED_MIRROR"
 Reader = Callable[[Path, int], Iterator[tuple[str, Arrays]]]
 READERS: dict[str, Reader] = {
-    "cifar10": cifar.read_10,
-    "cifar100": cifar.read_100,
-    "idx": idx.read,
-    "libsvm": libsvm.read,
-    "matlab": matlab.read,
-    "medmnist": medmnist.read,
-    "mnistm": images.read_lists,
+    "cifar10": cifar.read_cifar10,
+    "cifar100": cifar.read_cifar100,
+    "idx": idx.read_idx_files,
+    "libsvm": libsvm.read_libsvm,
+    "matlab": matlab.read_matlab,
+    "medmnist": medmnist.read_medmnist,
+    "mnistm": images.read_image_lists,
 }
 ARCHIVES = {
     archive.benchmark: archive
@@ -43,12 +43,12 @@ ALSO = {"mnist-m": "mnistm", "office-caltech10": "office-caltech", "officehome":
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Source:
+class DataSource:
     """A set as others offer it: files to fetch, and the .npz files that they become."""
 
     archive: str  # the benchmark that it belongs to
     reader: str
-    files: tuple[Remote, ...]
+    files: tuple[RemoteFile, ...]
     makes: Mapping[str, tuple[int, ...]]  # .npz -> images to train and to test, or in all
     licence: str
     citation: str
@@ -57,7 +57,7 @@ class Source:
     also: Mapping[str, str] = field(default_factory=dict)  # class -> another name of its folder
 
     @property
-    def home(self) -> Archive:
+    def home(self) -> ArchiveInfo:
         """Where its files belong below PROTOFED_DATA."""
         return ARCHIVES[self.archive]
 
@@ -70,17 +70,17 @@ class Source:
     @property
     def missing(self) -> bool:
         """Whether a file that it makes is not there."""
-        return any(lacks(self.home, file) for file in self.makes)
+        return any(missing_archive_parts(self.home, file) for file in self.makes)
 
     def read(self, folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
         """The .npz files from the fetched ones in a folder; archives are unpacked in content/."""
         if self.reader != "tree":
             return READERS[self.reader](folder, side)
-        tree = partial(images.read_tree, domains=self.folders, classes=self.home.classes)
+        tree = partial(images.read_image_tree, domains=self.folders, classes=self.home.classes)
         return tree(folder, side, also=self.also)
 
 
-def placed(name: str, source: Source) -> tuple[Remote, ...]:
+def source_home(name: str, source: DataSource) -> tuple[RemoteFile, ...]:
     """The files at their addresses, or below the one that PROTOFED_MIRROR names."""
     mirror = os.environ.get(MIRROR, "").rstrip("/")
     if not mirror:
@@ -88,21 +88,21 @@ def placed(name: str, source: Source) -> tuple[Remote, ...]:
     return tuple(file._replace(urls=(f"{mirror}/{name}/{file.name}",)) for file in source.files)
 
 
-def wanted(name: str) -> tuple[str, ...]:
+def sources_for(name: str) -> tuple[str, ...]:
     """The sources that a name stands for: itself, or all of a benchmark's."""
     name = ALSO.get(name, name)
     parts = tuple(part for part, source in SOURCES.items() if source.archive == name)
-    return parts or (known_name("public set", name, [*SOURCES, "digits"]),)
+    return parts or (require_known_name("public set", name, [*SOURCES, "digits"]),)
 
 
-def missing(benchmark: str) -> tuple[str, ...]:
+def missing_sources(benchmark: str) -> tuple[str, ...]:
     """The sources of a benchmark that are not there."""
     return tuple(n for n, s in SOURCES.items() if s.archive == benchmark and s.missing)
 
 
-def _table() -> dict[str, Source]:
+def _table() -> dict[str, DataSource]:
     text = files("protofed.data").joinpath("sources.toml").read_text("utf-8")
-    return TypeAdapter(dict[str, Source]).validate_python(tomllib.loads(text), strict=False)
+    return TypeAdapter(dict[str, DataSource]).validate_python(tomllib.loads(text), strict=False)
 
 
 SOURCES = _table()

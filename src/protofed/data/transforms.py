@@ -17,7 +17,7 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R 601: how bright red, green and blue look
 RESIZE_VALUES = 2**22  # floats that resizing holds at a time, 16 MB
 
 
-def resize(images: Tensor, side: int) -> Tensor:
+def resize_images(images: Tensor, side: int) -> Tensor:
     """Images [N, H, W, C] uint8 as [N, side, side, C] uint8; the input itself if it fits."""
     count, height, width, channels = images.shape
     if (height, width) == (side, side):
@@ -37,13 +37,13 @@ def _interpolate(images: Tensor, side: int) -> Tensor:
     return scaled.round_().clamp_(0, 255).permute(0, 2, 3, 1)
 
 
-def values_on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
+def pixel_statistics(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
     """Some numbers as a tensor in a device's memory."""
     return torch.tensor(numbers, device=device)
 
 
 @dataclass(frozen=True)
-class Augment:
+class ImageTransform:
     """Random crop and flip in training, then colours, floats and normalisation."""
 
     mean: tuple[float, ...]  # of red, green and blue, on a scale from 0 to 1
@@ -63,11 +63,11 @@ class Augment:
         if self.pad < 0:
             raise ProtofedError(f"pad counts black pixels, 0 or more, got pad = {self.pad}")
 
-    def train(self, images: Tensor, draw: torch.Generator) -> Tensor:
+    def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
         """Stored images [B, H, W, 1 or 3] uint8 as an augmented net input [B, channels, H, W]."""
         return self._normalise(self._crop(images, draw))
 
-    def test(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """Stored images [B, H, W, 1 or 3] uint8 as a net's input [B, channels, H, W]."""
         return self._normalise(images)
 
@@ -94,11 +94,18 @@ class Augment:
     def _normalise(self, images: Tensor) -> Tensor:
         """Floats [B, channels, H, W] that lie in memory as the images do, channels last."""
         count, height, width, stored = images.shape
-        mean, std = values_on(images.device, self.mean), values_on(images.device, self.std)
+        mean, std = (
+            pixel_statistics(images.device, self.mean),
+            pixel_statistics(images.device, self.std),
+        )
         values = images.float()
         if self.channels == 1:
             mean, std = mean.mean(0, keepdim=True), std.mean(0, keepdim=True)
-            values = values if stored == 1 else (values @ values_on(images.device, LUMA))[..., None]
+            values = (
+                values
+                if stored == 1
+                else (values @ pixel_statistics(images.device, LUMA))[..., None]
+            )
         elif stored == 1:
             values = values.repeat(1, 1, 1, 3)
         # whole lines of pixels at a time: an innermost axis of three colours is slow

@@ -8,7 +8,7 @@ from typing import IO
 from urllib import parse, request
 
 
-class GoneError(Exception):
+class HttpGoneError(Exception):
     """An address that has not got the file."""
 
 
@@ -26,11 +26,11 @@ class _Redirects(request.HTTPRedirectHandler):
     ) -> request.Request | None:
         here, there = parse.urlsplit(req.full_url).scheme, parse.urlsplit(newurl).scheme
         if there not in ("http", "https") or (here, there) == ("https", "http"):
-            raise GoneError(f"it sends on to {newurl[:80]}, which is refused")
+            raise HttpGoneError(f"it sends on to {newurl[:80]}, which is refused")
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
-def opener() -> request.OpenerDirector:
+def http_opener() -> request.OpenerDirector:
     """The web and nothing else: no files, no FTP."""
     made = request.OpenerDirector()
     handlers: Sequence[request.BaseHandler] = (

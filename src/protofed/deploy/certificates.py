@@ -7,7 +7,7 @@ import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -18,7 +18,7 @@ EARLIER = datetime.timedelta(hours=1)  # clocks differ
 DAY = datetime.timedelta(days=1)
 
 
-def needed() -> None:
+def require_cryptography() -> None:
     """Stop with the command to type where the library is not installed."""
     try:
         import cryptography  # noqa: F401
@@ -28,7 +28,7 @@ def needed() -> None:
         ) from fault
 
 
-def authority(days: int) -> tuple[bytes, bytes]:
+def new_authority(days: int) -> tuple[bytes, bytes]:
     """Private key and certificate of a new authority that signs for one federation."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -41,7 +41,7 @@ def authority(days: int) -> tuple[bytes, bytes]:
     return _pem(key), _certificate(draft.sign(key, hashes.SHA256()))
 
 
-def for_server(
+def server_certificate(
     host: str, days: int, signer: EllipticCurvePrivateKey, ca: bytes
 ) -> tuple[bytes, bytes]:
     """Private key and certificate of a server at `host`, which also holds on its own machine."""
@@ -72,7 +72,7 @@ def for_server(
     return _pem(key), _certificate(draft.sign(signer, hashes.SHA256()))
 
 
-def site_key(name: str) -> tuple[bytes, bytes]:
+def new_site_key(name: str) -> tuple[bytes, bytes]:
     """A site's private and public key in SSH's format; of the curves, Flower takes NIST's alone."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -83,7 +83,7 @@ def site_key(name: str) -> tuple[bytes, bytes]:
     return private, public + f" {name}\n".encode()
 
 
-def read_private(path: Path) -> EllipticCurvePrivateKey:
+def read_private_key(path: Path) -> EllipticCurvePrivateKey:
     """The authority's private key."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -96,7 +96,7 @@ def read_private(path: Path) -> EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as fault:
-        raise ProtofedError(f"{path}: no private key: {printable(str(fault), 200)}") from fault
+        raise ProtofedError(f"{path}: no private key: {printable_text(str(fault), 200)}") from fault
     if not isinstance(key, EllipticCurvePrivateKey):
         raise ProtofedError(f"{path}: not a key on an elliptic curve, so none of ours")
     return key
@@ -109,7 +109,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as fault:
-        raise ProtofedError(f"{path}: no certificate: {printable(str(fault), 200)}") from fault
+        raise ProtofedError(f"{path}: no certificate: {printable_text(str(fault), 200)}") from fault
 
 
 def check_host(path: Path, host: str) -> None:

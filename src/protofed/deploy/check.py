@@ -13,42 +13,42 @@ from pathlib import Path
 from protofed.core.errors import ProtofedError
 from protofed.core.machine import free_memory
 from protofed.deploy.keys import PORT
-from protofed.deploy.lines import Line, show, some
-from protofed.deploy.own import Site, card, check_keys, look_at_images
-from protofed.deploy.policy import Policy, read_policy
-from protofed.deploy.reach import reach, registered
+from protofed.deploy.lines import CheckLine, format_check_lines, name_some
+from protofed.deploy.own import JoiningSite, check_keys, look_at_images, read_site_card
+from protofed.deploy.policy import SitePolicy, read_policy
+from protofed.deploy.reach import check_registration, probe_server
 
-__all__ = ["Line", "check", "show"]
+__all__ = ["CheckLine", "format_check_lines", "run_preflight"]
 
 FLOWER = "1.41."  # whose commands and ports we know
 GB = 10**9
 LEAST_DISK, LEAST_MEMORY = 2 * GB, 1 * GB
 
 
-def check(site: Site) -> list[Line]:
+def run_preflight(site: JoiningSite) -> list[CheckLine]:
     """Look at all that a site needs to take part; nothing is changed anywhere."""
-    lines = [*reach(site.server, site.keys), *_key(site)]
+    lines = [*probe_server(site.server, site.keys), *_key(site)]
     if site.keys and all(line.ok is not False for line in lines):
-        lines.append(registered(site.server, site.keys))
+        lines.append(check_registration(site.server, site.keys))
     lines += _versions()
     try:
         policy = read_policy(site.policy)
-        lines.append(Line("policy", True, "; ".join(policy.words())))
+        lines.append(CheckLine("policy", True, "; ".join(policy.words())))
     except ProtofedError as fault:
-        policy = Policy()
+        policy = SitePolicy()
         lines.append(_failed("policy", fault))
     return [*lines, *_data(site, policy.min_examples), *_room(site.home)]
 
 
-def _failed(name: str, fault: ProtofedError) -> Line:
+def _failed(name: str, fault: ProtofedError) -> CheckLine:
     what, _, fix = str(fault).partition("\n")
-    return Line(name, False, what, fix.replace("\n", " "))
+    return CheckLine(name, False, what, fix.replace("\n", " "))
 
 
-def _key(site: Site) -> Iterator[Line]:
+def _key(site: JoiningSite) -> Iterator[CheckLine]:
     """Whether the site's own key is there, whole, and for its owner's eyes alone."""
     if site.keys is None:
-        yield Line("key", None, "none: only a server on this machine lets such a site in")
+        yield CheckLine("key", None, "none: only a server on this machine lets such a site in")
         return
     try:
         check_keys(site.keys, site.name)
@@ -56,21 +56,21 @@ def _key(site: Site) -> Iterator[Line]:
         yield _failed("key", fault)
         return
     except ImportError:
-        yield Line("key", False, "cannot be looked at", "pip install 'protofed[flower]'")
+        yield CheckLine("key", False, "cannot be looked at", "pip install 'protofed[flower]'")
         return
     private = site.keys / "site.key"
     mode = private.stat().st_mode & 0o777
     if mode & 0o077:
         text = f"{private} can be read by others on this machine (mode {mode:o})"
-        yield Line("key", False, text, f"chmod 600 {private}")
+        yield CheckLine("key", False, text, f"chmod 600 {private}")
     else:
-        yield Line("key", True, f"of site {site.name}")
-    told = str(card(site.keys).get("server", ""))
+        yield CheckLine("key", True, f"of site {site.name}")
+    told = str(read_site_card(site.keys).get("server", ""))
     if told and site.server not in (told, told.removesuffix(f":{PORT}")):
-        yield Line("key", None, f"was made for the server at {told}, not for {site.server}")
+        yield CheckLine("key", None, f"was made for the server at {told}, not for {site.server}")
 
 
-def _versions() -> Iterator[Line]:
+def _versions() -> Iterator[CheckLine]:
     """What is installed; Flower's version must be the one that this release was written for."""
     found = {"python": platform.python_version()}
     for name in ("protofed", "torch", "flwr"):
@@ -80,10 +80,10 @@ def _versions() -> Iterator[Line]:
             found[name] = "missing"
     text = ", ".join(f"{name} {version}" for name, version in found.items())
     right = found["flwr"].startswith(FLOWER)
-    yield Line("versions", right, text, "" if right else "pip install 'protofed[flower]'")
+    yield CheckLine("versions", right, text, "" if right else "pip install 'protofed[flower]'")
 
 
-def _data(site: Site, least: int) -> Iterator[Line]:
+def _data(site: JoiningSite, least: int) -> Iterator[CheckLine]:
     """Whether the images can be read, and how many there are of each class."""
     try:
         found = look_at_images(site.data, site.name)
@@ -92,23 +92,25 @@ def _data(site: Site, least: int) -> Iterator[Line]:
         return
     text = f"{len(found.good)} images of {len(found.classes)} classes"
     if found.bad:
-        yield Line("data", None, f"{text}; not readable: {some(found.bad)}", "mend or remove these")
+        yield CheckLine(
+            "data", None, f"{text}; not readable: {name_some(found.bad)}", "mend or remove these"
+        )
     else:
-        yield Line("data", True, text)
+        yield CheckLine("data", True, text)
     each = Counter(file.label for file in found.good)
     if few := [label for label in found.classes if each[label] < least]:
-        text = f"fewer than {least} images of {some(few)}: by the policy (min_examples), "
-        yield Line("data", None, f"{text}their prototypes are not sent")
-    text = f"{some(found.classes)}: compared with the other sites' when the first run starts"
-    yield Line("classes", None, text)
+        text = f"fewer than {least} images of {name_some(few)}: by the policy (min_examples), "
+        yield CheckLine("data", None, f"{text}their prototypes are not sent")
+    text = f"{name_some(found.classes)}: compared with the other sites' when the first run starts"
+    yield CheckLine("classes", None, text)
 
 
-def _room(home: Path) -> Iterator[Line]:
+def _room(home: Path) -> Iterator[CheckLine]:
     """Whether there is room for checkpoints and for training."""
     place = next(path for path in (home.absolute(), *home.absolute().parents) if path.exists())
     disk, memory = shutil.disk_usage(place).free, free_memory()
     free = f"{disk / GB:.1f} GB free at {place}"
-    yield Line("disk", disk >= LEAST_DISK, free, f"make room for {LEAST_DISK // GB} GB")
-    yield Line("write", os.access(place, os.W_OK), f"into {place}", "choose another --home")
+    yield CheckLine("disk", disk >= LEAST_DISK, free, f"make room for {LEAST_DISK // GB} GB")
+    yield CheckLine("write", os.access(place, os.W_OK), f"into {place}", "choose another --home")
     text = f"{memory / GB:.1f} GB free"
-    yield Line("memory", memory >= LEAST_MEMORY, text, f"{LEAST_MEMORY // GB} GB are needed")
+    yield CheckLine("memory", memory >= LEAST_MEMORY, text, f"{LEAST_MEMORY // GB} GB are needed")

@@ -30,13 +30,13 @@ CANNOT = (
 NEEDED = ("/etc", "/lib", "/lib64", "/usr", "/dev/null", "/dev/urandom", "/run/systemd/resolve")
 
 
-class Ruleset(ctypes.Structure):
+class LandlockRuleset(ctypes.Structure):
     """The rights that the rules are about."""
 
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64))
 
 
-class PathRule(ctypes.Structure):
+class LandlockPathRule(ctypes.Structure):
     """Rights to a folder and all below it."""
 
     _pack_ = 1
@@ -64,17 +64,17 @@ def restrict_files(readable: Iterable[Path], writable: Iterable[Path] = ()) -> b
         return False
     every = FILE_RIGHTS[min(version, 3)]
     rules = [(path, READING) for path in readable] + [(path, every) for path in writable]
-    return _restrict(Ruleset(every, 0), ctypes.sizeof(ctypes.c_uint64), rules)
+    return _restrict(LandlockRuleset(every, 0), ctypes.sizeof(ctypes.c_uint64), rules)
 
 
-def no_tcp() -> bool:
+def forbid_tcp() -> bool:
     """Let this process neither call anybody nor listen; whether that was possible."""
     if landlock_version() < TCP_SINCE:
         return False
-    return _restrict(Ruleset(0, ALL_TCP), ctypes.sizeof(Ruleset), ())
+    return _restrict(LandlockRuleset(0, ALL_TCP), ctypes.sizeof(LandlockRuleset), ())
 
 
-def _restrict(ruleset: Ruleset, size: int, rules: Iterable[tuple[Path, int]]) -> bool:
+def _restrict(ruleset: LandlockRuleset, size: int, rules: Iterable[tuple[Path, int]]) -> bool:
     if len(list(Path("/proc/self/task").iterdir())) != 1:
         raise RuntimeError("other threads would keep what this one gives up")
     handle = _call(CREATE_RULESET, ctypes.byref(ruleset), size, 0)
@@ -99,7 +99,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
             rights &= READ_FILE | WRITE_FILE
         if path == Path("/dev/null"):
             rights |= WRITE_FILE
-        rule = PathRule(rights, place)
+        rule = LandlockPathRule(rights, place)
         _call(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0)
     finally:
         os.close(place)
@@ -119,7 +119,7 @@ def main() -> None:
     given = parser.parse_args()
     module, *arguments = [word for word in given.module if word != "--"]
     if given.no_tcp:
-        no_tcp()
+        forbid_tcp()
     if (given.read or given.write) and not restrict_files(
         [*interpreter_folders(), *given.read], given.write
     ):

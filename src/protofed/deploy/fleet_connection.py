@@ -47,12 +47,12 @@ from protofed.deploy.flower_client import (
     CallError,
     FlowerClient,
     LetterCollector,
-    Protobuf,
+    ProtobufMessage,
     T,
     as_parcel,
     as_record,
+    call_patiently,
     error_reply,
-    patiently,
 )
 from protofed.deploy.known import SiteKey
 
@@ -64,7 +64,7 @@ LONGEST_REPLY = 3600.0  # seconds for which a reply is offered to a server that 
 REFUSED = 6  # Flower's number for an app that was not accepted
 
 
-class Letter(NamedTuple):
+class WaitingRequest(NamedTuple):
     """A message that waits at the server; its content is not here yet."""
 
     message: Message
@@ -116,7 +116,7 @@ class FleetConnection:
             with suppress(ProtofedError):
                 self.client.call("fleet/send-node-heartbeat", asked, SendNodeHeartbeatResponse)
 
-    def next_letter(self) -> Letter | None:
+    def next_letter(self) -> WaitingRequest | None:
         """The next letter to this site, if one waits."""
         asked = PullMessagesRequest(node=self.node)
         found = self.client.call("fleet/pull-messages", asked, PullMessagesResponse)
@@ -126,7 +126,7 @@ class FleetConnection:
             message = message_from_proto(found.messages_list[0])
         except Exception as fault:  # a stranger's message may fail in any way
             raise ProtofedError(f"a message that is none: {type(fault).__name__}") from fault
-        return Letter(message, found.message_object_trees[0])
+        return WaitingRequest(message, found.message_object_trees[0])
 
     def app_of(self, run: int) -> tuple[str, str]:
         """The app of a run as the server tells it: its name, and the SHA-256 of its bundle."""
@@ -134,7 +134,7 @@ class FleetConnection:
         told = self.client.call("fleet/get-run", asked, GetRunResponse).run
         return told.fab_id, told.fab_hash
 
-    def content(self, letter: Letter, most: int) -> bytes:
+    def content(self, letter: WaitingRequest, most: int) -> bytes:
         """What a letter says; more than `most` bytes are not taken."""
 
         def pull(name: str, allowed: int) -> bytes | None:
@@ -163,15 +163,15 @@ class FleetConnection:
             time.sleep(PAUSE)
         return found
 
-    def answer(self, letter: Letter, content: bytes, seconds: float) -> None:
+    def answer(self, letter: WaitingRequest, content: bytes, seconds: float) -> None:
         """Hand in the answer to a letter, which took some seconds to make."""
         self._push(letter, Message(as_record(content), reply_to=letter.message), seconds)
 
-    def refuse(self, letter: Letter, reason: str) -> None:
+    def refuse(self, letter: WaitingRequest, reason: str) -> None:
         """Say in words that there is no answer."""
         self._push(letter, error_reply(letter.message, REFUSED, reason), 0.0)
 
-    def _push(self, letter: Letter, reply: Message, seconds: float) -> None:
+    def _push(self, letter: WaitingRequest, reply: Message, seconds: float) -> None:
         parcel = as_parcel(reply)
         asked = PushMessagesRequest(
             node=self.node,
@@ -192,8 +192,8 @@ class FleetConnection:
                 )
                 self._patiently("fleet/push-object", part, PushObjectResponse, wait)
 
-    def _patiently(self, name: str, asked: Protobuf, kind: type[T], wait: float) -> T:
-        return patiently(lambda: self.client.call(name, asked, kind), wait)
+    def _patiently(self, name: str, asked: ProtobufMessage, kind: type[T], wait: float) -> T:
+        return call_patiently(lambda: self.client.call(name, asked, kind), wait)
 
     def close(self) -> None:
         """Go offline, if the server still hears it."""

@@ -32,10 +32,10 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 
 
-class Protobuf(Protocol):
+class ProtobufMessage(Protocol):
     """A call or an answer, as Flower's generated classes are."""
 
     def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802
@@ -46,7 +46,7 @@ class Protobuf(Protocol):
         """From bytes."""
 
 
-T = TypeVar("T", bound=Protobuf)
+T = TypeVar("T", bound=ProtobufMessage)
 
 PROTOBUF = "application/protobuf"
 SECONDS = 30.0  # for a connection, and between two pieces of an answer
@@ -94,7 +94,9 @@ class FlowerClient:
         # trust_env: a proxy that somebody set for the web has no business here.
         self.http = httpx.Client(verify=trust or True, timeout=SECONDS, trust_env=False)
 
-    def call(self, name: str, request: Protobuf, kind: type[T], most: int = SMALL_ANSWER) -> T:
+    def call(
+        self, name: str, request: ProtobufMessage, kind: type[T], most: int = SMALL_ANSWER
+    ) -> T:
         """The answer to one call, such as ``fleet/pull-messages``; more than `most` is refused."""
         headers = {**self.fixed, **self.headers()}
         try:
@@ -108,7 +110,7 @@ class FlowerClient:
         except httpx.HTTPError as fault:
             raise CallError(0, str(fault) or type(fault).__name__) from fault
         if answer.status_code != 200:
-            words = printable(body.decode(errors="replace"), 300)
+            words = printable_text(body.decode(errors="replace"), 300)
             raise CallError(answer.status_code, f"answered {answer.status_code}: {words}")
         try:
             return kind.FromString(body)
@@ -129,7 +131,7 @@ def _body(answer: httpx.Response, most: int) -> bytes:
     return bytes(body)
 
 
-def patiently(call: Callable[[], T], seconds: float, pause: float = 0.5) -> T:
+def call_patiently(call: Callable[[], T], seconds: float, pause: float = 0.5) -> T:
     """Make a call again while the server is away or busy, for some seconds."""
     end = time.monotonic() + seconds
     while True:
@@ -141,7 +143,7 @@ def patiently(call: Callable[[], T], seconds: float, pause: float = 0.5) -> T:
         time.sleep(pause)
 
 
-class Parcel(NamedTuple):
+class FlowerParcel(NamedTuple):
     """A message as Flower moves it: a head, and objects that are named by their SHA-256."""
 
     head: Any  # flwr.proto.message_pb2.Message, without the content
@@ -149,12 +151,12 @@ class Parcel(NamedTuple):
     objects: dict[str, bytes]
 
 
-def as_parcel(message: Message) -> Parcel:
+def as_parcel(message: Message) -> FlowerParcel:
     """Cut a message into what Flower moves."""
     with no_object_id_recompute():
         message.metadata.__dict__["_message_id"] = message.object_id
         objects = {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
-        return Parcel(
+        return FlowerParcel(
             message_to_proto(remove_content_from_message(message)),
             get_object_tree(message),
             objects,

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from protofed.core.lifeline import end_with_the_pipe
+from protofed.core.lifeline import exit_with_pipe
 from protofed.deploy.app_bundle import bundle_hash
 
 SECRET_FILE = "PROTOFED_SERVER_SECRET"  # in the environment: where the secret is written
@@ -43,7 +43,7 @@ Handler = Callable[..., Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
-class Guard:
+class ServerGuard:
     """Passes on calls that bring the secret, of any length that ours have; all else is refused.
 
     In a federation with keys the gate brings it for the sites. Without keys sites call by
@@ -181,15 +181,15 @@ def install_guard(secret: str, open_fleet: bool) -> None:
     control_handlers.start_run = guarded.start_ours
     fleet_handlers.push_messages = guarded.push_reply
     fleet_handlers.push_object = guarded.push_part
-    guard = Middleware(Guard, secret=secret, open_fleet=open_fleet)
+    guard = Middleware(ServerGuard, secret=secret, open_fleet=open_fleet)
     extensions.get_middleware = lambda: (guard,)
 
 
-def main() -> None:
+def superlink_main() -> None:
     """``flower_server ARGUMENTS... --life HANDLE``: a guarded `flower-superlink`."""
     _, *rest = sys.argv
     *arguments, _, life = rest
-    end_with_the_pipe(int(life))
+    exit_with_pipe(int(life))
     install_guard(Path(os.environ[SECRET_FILE]).read_text().strip(), "--insecure" in arguments)
     from flwr.superlink.cli import flower_superlink
 
@@ -198,4 +198,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    superlink_main()

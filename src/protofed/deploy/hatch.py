@@ -19,7 +19,7 @@ NO_QUESTION = b""  # the worker's answer to what is none
 PAUSE = 0.5  # seconds between attempts to reach a worker that is being started again
 
 
-def listener(place: Path) -> Listener:
+def open_worker_socket(place: Path) -> Listener:
     """A socket at a place, with a fresh key beside it."""
     place.unlink(missing_ok=True)
     key = _key(place)
@@ -31,7 +31,7 @@ def listener(place: Path) -> Listener:
     return Listener(str(place), family=FAMILY, backlog=16, authkey=secret)
 
 
-def ask(place: Path, letter: bytes, patience: float) -> bytes:
+def ask_worker(place: Path, letter: bytes, patience: float) -> bytes:
     """The worker's answer; one that died is asked again, which changes nothing, for a while."""
     end = time.monotonic() + patience
     while True:

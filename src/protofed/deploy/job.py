@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from protofed.experiment.runner import Progress
+from protofed.experiment.runner import RunProgress
 from protofed.experiment.spec import Experiment
 
 
 @dataclass(frozen=True)
-class Job:
+class SubmittedJob:
     """A run to be played."""
 
     spec: dict[str, Any]
@@ -24,7 +24,7 @@ class Job:
     resume: bool
 
 
-class Listener(Protocol):
+class JobListener(Protocol):
     """Who hears how a job goes."""
 
     def waiting(self, words: str) -> None:
@@ -33,5 +33,5 @@ class Listener(Protocol):
     def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
         """What the run is, where it goes, and how many rounds are behind it."""
 
-    def watch(self, progress: Progress) -> None:
+    def watch(self, progress: RunProgress) -> None:
         """How far the run is."""

@@ -10,13 +10,13 @@ from time import monotonic
 from time import sleep as nap
 
 from protofed.core.errors import ProtofedError
-from protofed.core.lock import alone
+from protofed.core.lock import file_lock
 from protofed.data.cache import cache_folder
 from protofed.deploy.confine import interpreter_folders
-from protofed.deploy.ledger import ANSWERED, Ledger
-from protofed.deploy.life import Child, close_all, flower_environment, stop_on_sigterm
-from protofed.deploy.lines import say, some
-from protofed.deploy.own import Images, Site, check_keys, look_at_images
+from protofed.deploy.ledger import ANSWERED, AnswerLedger
+from protofed.deploy.life import ChildProcess, close_children, flower_environment, stop_on_sigterm
+from protofed.deploy.lines import name_some, print_line
+from protofed.deploy.own import FoundImages, JoiningSite, check_keys, look_at_images
 from protofed.deploy.policy import read_policy
 from protofed.deploy.serve import LOCAL
 from protofed.engines.wire import SITE_NAME
@@ -27,7 +27,7 @@ LEAVE = 3.0  # seconds in which a link signs off
 PID = "join.pid"
 
 
-def join(site: Site) -> None:
+def join_federation(site: JoiningSite) -> None:
     """Take part until stopped.
 
     The link speaks with the server and has no images; the worker has the images and speaks with
@@ -37,23 +37,23 @@ def join(site: Site) -> None:
     site.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     stop_on_sigterm()
     with (
-        alone(site.home, _busy(site)),
+        file_lock(site.home, _busy(site)),
         tempfile.TemporaryDirectory(prefix="protofed-") as place,  # a socket's path must be short
     ):
         (site.home / PID).write_text(str(os.getpid()))
         _introduce(site, images)
         _tell_of_open_images(site)
-        children: dict[str, Child] = {}
+        children: dict[str, ChildProcess] = {}
         try:
             _supervise(site, Path(place) / "worker.sock", children)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         finally:
-            say(f"leaving {site.server} ...")
-            close_all(children.values(), LEAVE)
+            print_line(f"leaving {site.server} ...")
+            close_children(children.values(), LEAVE)
 
 
-def _busy(site: Site) -> str:
+def _busy(site: JoiningSite) -> str:
     """What a second `join` at the same place is told."""
     record = site.home / PID
     number = record.read_text() if record.exists() else ""
@@ -64,17 +64,17 @@ def _busy(site: Site) -> str:
     )
 
 
-def _introduce(site: Site, images: Images) -> None:
+def _introduce(site: JoiningSite, images: FoundImages) -> None:
     """Say what is about to happen."""
     many = f"{len(images.good)} images of {len(images.classes)} classes"
-    say(f"joining {site.server} as {site.name}: {many} from {site.data}")
+    print_line(f"joining {site.server} as {site.name}: {many} from {site.data}")
     if images.bad:
-        say(f"{len(images.bad)} files there are no readable images: {some(images.bad)}")
+        print_line(f"{len(images.bad)} files there are no readable images: {name_some(images.bad)}")
     source = site.policy or "none given, so the default"
-    say(f"policy ({source}): {'; '.join(read_policy(site.policy).words())}")
+    print_line(f"policy ({source}): {'; '.join(read_policy(site.policy).words())}")
 
 
-def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
+def _supervise(site: JoiningSite, socket: Path, children: dict[str, ChildProcess]) -> None:
     ended: dict[str, float] = {}
     while True:
         for what in ("worker", "link"):
@@ -83,7 +83,7 @@ def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
                 continue
             if child:
                 code = child.process.returncode
-                say(f"the {what} ended (exit code {code}, see {what}.log); trying again")
+                print_line(f"the {what} ended (exit code {code}, see {what}.log); trying again")
                 child.close()
                 del children[what]
                 ended[what] = monotonic()
@@ -92,7 +92,7 @@ def _supervise(site: Site, socket: Path, children: dict[str, Child]) -> None:
         nap(LOOK)
 
 
-def _start(what: str, site: Site, socket: Path) -> Child:
+def _start(what: str, site: JoiningSite, socket: Path) -> ChildProcess:
     """One of a site's two processes: the link to the server, or the worker with the images."""
     command = _link(site, socket) if what == "link" else _worker(site, socket)
     env = {
@@ -100,17 +100,17 @@ def _start(what: str, site: Site, socket: Path) -> Child:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     confined = [sys.executable, "-m", "protofed.deploy.confine", *command]
-    return Child(confined, env, site.home / f"{what}.log", speaks=True)
+    return ChildProcess(confined, env, site.home / f"{what}.log", speaks=True)
 
 
-def _worker(site: Site, socket: Path) -> list[str]:
+def _worker(site: JoiningSite, socket: Path) -> list[str]:
     """The process with the images: it may read and write, and call nobody."""
     policy = ["--policy", str(site.policy)] if site.policy else []
     paths = ["--data", str(site.data), "--home", str(site.home), "--socket", str(socket)]
     return ["--no-tcp", "--", "protofed.deploy.worker", "--name", site.name, *paths, *policy]
 
 
-def _link(site: Site, socket: Path) -> list[str]:
+def _link(site: JoiningSite, socket: Path) -> list[str]:
     """The process that speaks with the server: it may read its keys, and write to one folder."""
     folder = site.home / "link"
     folder.mkdir(exist_ok=True, mode=0o700)
@@ -123,22 +123,24 @@ def _link(site: Site, socket: Path) -> list[str]:
     return [*rules, f"--write={folder}", "--", *words]
 
 
-def _readable(site: Site, socket: Path) -> list[Path]:
+def _readable(site: JoiningSite, socket: Path) -> list[Path]:
     """What the link has to read beside Python itself."""
     return [socket.parent, *([site.keys] if site.keys else [])]
 
 
-def _tell_of_open_images(site: Site) -> None:
+def _tell_of_open_images(site: JoiningSite) -> None:
     """Say so where the images lie at a place that the link has to be able to read."""
     allowed = [*interpreter_folders(), *([site.keys] if site.keys else [])]
     for images in (site.data, cache_folder()):
         around = [place for place in allowed if images.resolve().is_relative_to(place.resolve())]
         if around:
-            say(f"note: {images} lies below {around[0]}, where the process that speaks with the")
-            say("server must be able to read; at another place it would be shut out from it")
+            print_line(
+                f"note: {images} lies below {around[0]}, where the process that speaks with the"
+            )
+            print_line("server must be able to read; at another place it would be shut out from it")
 
 
-def _check(site: Site) -> Images:
+def _check(site: JoiningSite) -> FoundImages:
     """Tell what is wrong here, and not by processes that end again and again; what images are."""
     host = site.server.rpartition(":")[0]
     if not host or not site.server.rpartition(":")[2].isdigit():
@@ -154,5 +156,5 @@ def _check(site: Site) -> Images:
         )
     read_policy(site.policy)
     if (site.home / ANSWERED).exists():
-        Ledger(site.home)  # one that is damaged is told of here, not in a log
+        AnswerLedger(site.home)  # one that is damaged is told of here, not in a log
     return look_at_images(site.data, site.name)

@@ -12,24 +12,24 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.admission import LARGEST
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
-from protofed.core.site import Dataset, Site
+from protofed.core.site import ArrayDataset, Site
 from protofed.core.strict_json import (
-    exact_fields,
-    exact_int,
-    exact_list,
-    exact_object,
-    exact_text,
-    read_object,
+    parse_json_object,
+    require_fields,
+    require_int,
+    require_list,
+    require_object,
+    require_text,
 )
 from protofed.core.tally import MAIN
-from protofed.deploy.ledger import Ledger, RunRecord
-from protofed.deploy.policy import Policy
-from protofed.engines.wire import Ask
-from protofed.experiment.parse import method_from, restored
+from protofed.deploy.ledger import AnsweredRun, AnswerLedger
+from protofed.deploy.policy import SitePolicy
+from protofed.engines.wire import SiteRequest
+from protofed.experiment.parse import parse_method, spec_from_dict
 from protofed.experiment.spec import Experiment
 from protofed.experiment.submitted import PLACE
 
@@ -46,7 +46,7 @@ KINDS: dict[str, type] = {
 }
 
 
-class Inquiry(NamedTuple):
+class RunInquiry(NamedTuple):
     """What a coordinator tells of a run before it starts."""
 
     method: AnyMethod
@@ -55,7 +55,7 @@ class Inquiry(NamedTuple):
     side: int
 
 
-class Brief(NamedTuple):
+class RunDescription(NamedTuple):
     """What a run is about."""
 
     experiment: Experiment
@@ -64,13 +64,13 @@ class Brief(NamedTuple):
     digest: str  # SHA-256 of it all
 
 
-def check_fields(ask: Ask) -> None:
+def check_fields(ask: SiteRequest) -> None:
     """Refuse a question whose fields cannot be those of any honest one."""
     for name, kind in KINDS.items():
         if type(getattr(ask, name)) is not kind:
             raise ProtofedError(f"{name}: not of the kind that it must be")
     if ask.what not in QUESTIONS:
-        raise ProtofedError(f"unknown question '{printable(ask.what, 20)}'")
+        raise ProtofedError(f"unknown question '{printable_text(ask.what, 20)}'")
     if type(ask.inbox) is not Message or len(ask.brief) > MOST_BRIEF:
         raise ProtofedError("a question that is none")
     if ask.what in ("hello", "describe"):
@@ -86,44 +86,46 @@ def check_fields(ask: Ask) -> None:
         raise ProtofedError("a session that begins after its own round")
 
 
-def inquiry_from(text: str) -> Inquiry:
+def parse_inquiry(text: str) -> RunInquiry:
     """What a coordinator tells before a run, if it can be so."""
-    told = read_object(text)
-    exact_fields(told, ("method", "rounds", "scores", "side"))
-    return Inquiry(
-        method_from(told["method"]),
-        exact_int("rounds", told["rounds"], 1, MOST_ROUNDS),
-        exact_int("scores", told["scores"], 0, MOST_ROUNDS),
-        exact_int("side", told["side"], 1, MOST_SIDE),
+    told = parse_json_object(text)
+    require_fields(told, ("method", "rounds", "scores", "side"))
+    return RunInquiry(
+        parse_method(told["method"]),
+        require_int("rounds", told["rounds"], 1, MOST_ROUNDS),
+        require_int("scores", told["scores"], 0, MOST_ROUNDS),
+        require_int("side", told["side"], 1, MOST_SIDE),
     )
 
 
-def brief_from(text: str) -> Brief:
+def parse_description(text: str) -> RunDescription:
     """What a run is about, if it can be so; a spec must not name a place on this machine."""
-    told = read_object(text)
-    exact_fields(told, ("spec", "classes", "sizes"))
-    spec, sizes = exact_object("spec", told["spec"]), exact_object("sizes", told["sizes"])
+    told = parse_json_object(text)
+    require_fields(told, ("spec", "classes", "sizes"))
+    spec, sizes = require_object("spec", told["spec"]), require_object("sizes", told["sizes"])
     data = spec.get("data")
     if not isinstance(data, dict) or data.get("name") != PLACE:
         raise ProtofedError("a spec whose images are not those of the sites")
-    exact_text("data.revision", data.get("revision"), 1, 64)
-    exact_list("data.domains", data.get("domains"), 1, MOST_SITES)
-    classes = exact_list("classes", told["classes"], 1, MOST_CLASSES)
-    exact_int("sizes", len(sizes), 1, MOST_SITES)
-    experiment = restored(spec)
+    require_text("data.revision", data.get("revision"), 1, 64)
+    require_list("data.domains", data.get("domains"), 1, MOST_SITES)
+    classes = require_list("classes", told["classes"], 1, MOST_CLASSES)
+    require_int("sizes", len(sizes), 1, MOST_SITES)
+    experiment = spec_from_dict(spec)
     if experiment.device != "cpu" or experiment.data.side > MOST_SIDE:
         raise ProtofedError("a device or a side that no site takes")
     counts = {
-        _client_number(client): exact_int("sizes", size, 1, MOST_IMAGES)
+        _client_number(client): require_int("sizes", size, 1, MOST_IMAGES)
         for client, size in sizes.items()
     }
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return Brief(experiment, [exact_text("a class", c, 1, 200) for c in classes], counts, digest)
+    return RunDescription(
+        experiment, [require_text("a class", c, 1, 200) for c in classes], counts, digest
+    )
 
 
 def _client_number(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
-        raise ProtofedError(f"sizes: '{printable(text, 20)}' is no number of a client")
+        raise ProtofedError(f"sizes: '{printable_text(text, 20)}' is no number of a client")
     return int(text)
 
 
@@ -133,13 +135,13 @@ def count_scores(experiment: Experiment) -> int:
     return rounds // every + (rounds % every > 0)
 
 
-class Judge:
+class RequestJudge:
     """Holds questions against a site's policy and its own record."""
 
-    def __init__(self, policy: Policy, ledger: Ledger):
+    def __init__(self, policy: SitePolicy, ledger: AnswerLedger):
         self.policy, self.ledger = policy, ledger
 
-    def inquiry(self, asked: Inquiry) -> None:
+    def inquiry(self, asked: RunInquiry) -> None:
         """Refuse a run before it starts that would be refused later."""
         self._allowed(asked.method, asked.rounds)
         self._room_for_runs()
@@ -159,7 +161,7 @@ class Judge:
         if most is not None and self.ledger.begun_today() >= most:
             raise ProtofedError(f"this site's policy allows {most} runs a day (max_runs_per_day)")
 
-    def run(self, ask: Ask, brief: Brief) -> RunRecord | None:
+    def run(self, ask: SiteRequest, brief: RunDescription) -> AnsweredRun | None:
         """Refuse a question of a run that is not as it was, or that the policy forbids."""
         record, experiment = self.ledger.runs.get(ask.run), brief.experiment
         if record is None:
@@ -173,7 +175,7 @@ class Judge:
                 f"{epochs} epochs, but this site's policy allows {self.policy.max_epochs} of a "
                 f"round (max_epochs)"
             )
-        if ask.rounds != experiment.rounds or ask.leg >= experiment.method.legs:
+        if ask.rounds != experiment.rounds or ask.leg >= experiment.method.exchanges:
             raise ProtofedError("a round or a leg that its spec does not have")
         return record
 
@@ -185,11 +187,13 @@ class Judge:
                 raise ProtofedError(f"images of more than {MOST_SIDES} sizes in a day")
             self.ledger.write("", "", "side", side)
 
-    def training(self, ask: Ask, record: RunRecord) -> None:
+    def training(self, ask: SiteRequest, record: AnsweredRun) -> None:
         """Refuse to train again and again for one leg; what is answered from memory is free."""
         self._repeats(len(record.trained.get((ask.round, ask.leg), [])), f"round {ask.round + 1}")
 
-    def scoring(self, ask: Ask, brief: Brief, record: RunRecord, key: str) -> None:
+    def scoring(
+        self, ask: SiteRequest, brief: RunDescription, record: AnsweredRun, key: str
+    ) -> None:
         """Refuse scores that the spec does not ask for, or more than the policy allows."""
         experiment, most = brief.experiment, self.policy.max_scores
         due = ask.round % experiment.evaluate_every == 0 or ask.round == experiment.rounds
@@ -214,7 +218,7 @@ def check_inbox(inbox: Message, site: Site) -> None:
     """Refuse a message whose model cannot be one of this net that somebody has trained."""
     if type(inbox.model) is not Model:
         raise ProtofedError("a message without a model's form")
-    fresh = site.fresh()
+    fresh = site.initial_model()
     _same_form("weights", inbox.model.weights, fresh.weights, LARGEST_WEIGHT)
     _same_form("buffers", inbox.model.buffers, fresh.buffers, LARGEST)
     for name, leaf in tree.named_leaves(inbox):
@@ -226,7 +230,9 @@ def _same_form(
 ) -> None:
     for name, tensor in found.items():
         if name not in wanted or not isinstance(tensor, Tensor):
-            raise ProtofedError(f"model.{what}: {printable(str(name), 60)} is no part of this net")
+            raise ProtofedError(
+                f"model.{what}: {printable_text(str(name), 60)} is no part of this net"
+            )
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
             raise ProtofedError(f"model.{what}.{name}: not of the form that this net has")
         _check_numbers(f"model.{what}.{name}", tensor, most)
@@ -234,14 +240,16 @@ def _same_form(
 
 def _check_numbers(name: str, tensor: Tensor, most: float) -> None:
     if tensor.layout != torch.strided or tensor.is_meta:
-        raise ProtofedError(f"{printable(name, 80)}: not a dense tensor")
+        raise ProtofedError(f"{printable_text(name, 80)}: not a dense tensor")
     if tensor.numel() and tensor.dtype != torch.bool:
         low, high = (float(edge) for edge in tensor.detach().aminmax())
         if not -most <= low <= high <= most:
-            raise ProtofedError(f"{printable(name, 80)}: holds NaN or a number beyond {most:g}")
+            raise ProtofedError(
+                f"{printable_text(name, 80)}: holds NaN or a number beyond {most:g}"
+            )
 
 
-def check_test_counts(labels: Tensor, policy: Policy) -> None:
+def check_test_counts(labels: Tensor, policy: SitePolicy) -> None:
     """Refuse scores of test images so few that a score would count them, where counts stay here."""
     counts = labels.bincount()
     few = counts[(counts > 0) & (counts < policy.min_examples)]
@@ -254,15 +262,20 @@ def check_test_counts(labels: Tensor, policy: Policy) -> None:
 
 @torch.inference_mode()
 def check_answers(
-    method: AnyMethod, site: Site, inbox: Message, state: Any, test: Dataset, policy: Policy
+    method: AnyMethod,
+    site: Site,
+    inbox: Message,
+    state: Any,
+    test: ArrayDataset,
+    policy: SitePolicy,
 ) -> None:
     """Refuse to say how often a model is right that has one answer for all: that counts a class."""
     if policy.send_counts or not len(test):
         return
     answers: dict[str, list[Tensor]] = {}
-    for x, _ in site.scan(test):
+    for x, _ in site.eval_batches(test):
         scores = {MAIN: method.predict(site, inbox, state, x)}
-        for name, each in {**scores, **method.opinions(site, inbox, state, x)}.items():
+        for name, each in {**scores, **method.auxiliary_predictions(site, inbox, state, x)}.items():
             answers.setdefault(name, []).append(each.argmax(1))
     for parts in answers.values():
         most = int(torch.cat(parts).bincount().max())

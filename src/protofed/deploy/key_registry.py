@@ -13,7 +13,7 @@ from flwr.proto.control_pb2 import (
 
 from protofed.core.errors import ProtofedError
 from protofed.deploy.flower_client import CallError, FlowerClient
-from protofed.deploy.known import look, public_bytes
+from protofed.deploy.known import public_bytes, read_key_file
 
 LOOK = 2.0  # seconds between two looks at the folder
 
@@ -51,7 +51,7 @@ class KeyRegistry:
         """The keys of the folder by name; a file that holds none is told of and passed over."""
         found: dict[str, bytes] = {}
         for file in sorted(self.folder.glob("*.pub")):
-            held = look(str(file))
+            held = read_key_file(str(file))
             public = public_bytes(held.key) if held.key else b""
             if not public:
                 self._refuse(file.stem, held.fault)

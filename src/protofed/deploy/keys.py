@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.disk import sync_folder
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.disk import sync_directory
+from protofed.core.errors import ProtofedError, printable_text
 
 PORT = 8443  # where a server listens if nobody says otherwise
 DAYS = 365  # a server's certificate
@@ -32,7 +32,7 @@ HOST = re.compile(
 RESERVED = ("ca", "server")
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where a server is reached."""
 
     host: str  # a name, or an IP address without brackets
@@ -42,22 +42,22 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Made(NamedTuple):
+class MadeKeys(NamedTuple):
     """What `make` left in a folder of keys."""
 
     folder: Path
-    server: Address
+    server: ServerAddress
     new: tuple[str, ...]  # sites with a new key
     kept: tuple[str, ...]  # sites that had one
     certificate: bool  # whether the server's is new
 
 
-def make(folder: Path, server: str, sites: Sequence[str], days: int = DAYS) -> Made:
+def make_keys(folder: Path, server: str, sites: Sequence[str], days: int = DAYS) -> MadeKeys:
     """Make what is missing in a folder of keys; no file that is there is ever written again."""
-    from protofed.deploy.certificates import needed
+    from protofed.deploy.certificates import require_cryptography
 
-    needed()
-    address = address_from(server)
+    require_cryptography()
+    address = parse_address(server)
     had = _known(folder)
     names = _checked(sites, had)
     _private_folder(folder)
@@ -68,10 +68,10 @@ def make(folder: Path, server: str, sites: Sequence[str], days: int = DAYS) -> M
         else:
             _site(folder, name, address, authority)
     kept = tuple(name for name in names if name in had)
-    return Made(folder, address, tuple(n for n in names if n not in had), kept, new)
+    return MadeKeys(folder, address, tuple(n for n in names if n not in had), kept, new)
 
 
-def address_from(text: str) -> Address:
+def parse_address(text: str) -> ServerAddress:
     """HOST or HOST:PORT as an address; an IPv6 address stands in brackets."""
     host, port = text.strip().lower(), str(PORT)
     if host.startswith("[") and "]" in host:
@@ -81,12 +81,12 @@ def address_from(text: str) -> Address:
         host, _, port = host.partition(":")
     if not (is_ip(host) or HOST.fullmatch(host)) or not re.fullmatch("[0-9]{1,5}", port):
         raise ProtofedError(
-            f"'{printable(text, 80)}' is no address: write a name or an IP address, and a port "
+            f"'{printable_text(text, 80)}' is no address: write a name or an IP address, and a port "
             f"if it is not {PORT}, e.g. fl.example.org:{PORT}, 192.0.2.7 or [2001:db8::7]:{PORT}"
         )
     if not 1 <= int(port) <= 65535:
-        raise ProtofedError(f"{printable(text, 80)}: a port is a number from 1 to 65535")
-    return Address(host, int(port))
+        raise ProtofedError(f"{printable_text(text, 80)}: a port is a number from 1 to 65535")
+    return ServerAddress(host, int(port))
 
 
 def is_ip(host: str) -> bool:
@@ -109,7 +109,7 @@ def _checked(sites: Sequence[str], had: Iterable[str]) -> list[str]:
     for name in names:
         if not NAME.fullmatch(name):
             raise ProtofedError(
-                f"'{printable(name, 80)}' cannot be a site's name: write letters, digits, - and _, "
+                f"'{printable_text(name, 80)}' cannot be a site's name: write letters, digits, - and _, "
                 f"at most 40, the first of them a letter or digit"
             )
         if name.lower() in RESERVED:
@@ -127,13 +127,13 @@ def _check_held(folder: Path, name: str) -> None:
         raise ProtofedError(f"{own} and {told} differ\nremove the one that is wrong, and try again")
 
 
-def _server(folder: Path, address: Address, days: int) -> tuple[bytes, bool]:
+def _server(folder: Path, address: ServerAddress, days: int) -> tuple[bytes, bool]:
     """The authority's certificate, and whether the server's had to be made."""
     from protofed.deploy import certificates
 
     ca, home = folder / "ca", folder / "server"
     if not (ca / "ca.crt").exists() and not (home / "ca.crt").exists():
-        key, certificate = certificates.authority(CA_DAYS)
+        key, certificate = certificates.new_authority(CA_DAYS)
         _place(folder, "ca", {"ca.key": key, "ca.crt": certificate})
     authority = (ca / "ca.crt" if (ca / "ca.crt").exists() else home / "ca.crt").read_bytes()
     _private_folder(home)
@@ -147,21 +147,21 @@ def _server(folder: Path, address: Address, days: int) -> tuple[bytes, bool]:
     if there:
         certificates.check_host(files[0], address.host)
         return authority, False
-    signer = certificates.read_private(ca / "ca.key")
-    key, certificate = certificates.for_server(address.host, days, signer, authority)
+    signer = certificates.read_private_key(ca / "ca.key")
+    key, certificate = certificates.server_certificate(address.host, days, signer, authority)
     _write_new(files[1], key)
     _write_new(files[0], certificate)
     return authority, True
 
 
-def _site(folder: Path, name: str, address: Address, authority: bytes) -> None:
+def _site(folder: Path, name: str, address: ServerAddress, authority: bytes) -> None:
     """A site's own folder, whole or not at all, and its public key for the server."""
     from protofed.deploy import certificates
 
     if (folder / name).exists():  # made by a command that was stopped before the server knew
         public = (folder / name / "site.pub").read_bytes()
     else:
-        key, public = certificates.site_key(name)
+        key, public = certificates.new_site_key(name)
         card = json.dumps({"name": name, "server": str(address)}, indent=2) + "\n"
         files = {"ca.crt": authority, "site.key": key, "site.pub": public}
         _place(folder, name, {**files, "site.json": card.encode()})
@@ -178,7 +178,7 @@ def _place(folder: Path, name: str, files: dict[str, bytes]) -> None:
     except BaseException:
         shutil.rmtree(draft)
         raise
-    sync_folder(folder)
+    sync_directory(folder)
 
 
 def _private_folder(path: Path) -> None:

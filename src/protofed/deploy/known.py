@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from protofed.core.errors import printable
+from protofed.core.errors import printable_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -72,7 +72,7 @@ class KeyFile(NamedTuple):
     fault: str = ""
 
 
-class Known:
+class SiteKeyring:
     """The public keys of a folder, as its files are at each request.
 
     A file without a site's key is told of once and keeps nobody else out. A folder that cannot be
@@ -105,13 +105,14 @@ class Known:
     def _refresh(self) -> None:
         """Bring the keys up to what the folder holds now; only files that changed are opened."""
         files = {
-            name: look(f"{self.folder}/{name}", self.files.get(name)) for name in self._names()
+            name: read_key_file(f"{self.folder}/{name}", self.files.get(name))
+            for name in self._names()
         }
         if files == self.files:
             return
         for name, file in files.items():
             if file.fault and file.fault != self.files.get(name, KeyFile()).fault:
-                log.warning("%s is no public key of a site: %s", printable(name), file.fault)
+                log.warning("%s is no public key of a site: %s", printable_text(name), file.fault)
         self.files = files
         self.keys = {
             base64.b64encode(public_bytes(file.key)): file.key
@@ -134,7 +135,7 @@ class Known:
         return names
 
 
-def look(path: str, before: KeyFile | None = None) -> KeyFile:
+def read_key_file(path: str, before: KeyFile | None = None) -> KeyFile:
     """What a file holds; one that has not changed is not opened."""
     now = time.time_ns()
     try:
@@ -155,7 +156,9 @@ def look(path: str, before: KeyFile | None = None) -> KeyFile:
     try:
         return KeyFile(stamp, content, _key(content))
     except Exception as fault:  # whatever one file holds must not keep the other sites out
-        return KeyFile(stamp, content, fault=printable(str(fault) or type(fault).__name__, 160))
+        return KeyFile(
+            stamp, content, fault=printable_text(str(fault) or type(fault).__name__, 160)
+        )
 
 
 def _content(path: str) -> bytes:
@@ -173,7 +176,7 @@ def _key(content: bytes) -> EllipticCurvePublicKey:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     kind = content.split(maxsplit=1)[0] if content.strip() else b""
     if kind not in KINDS:
-        shown = printable(kind.decode("latin-1"), 40)
+        shown = printable_text(kind.decode("latin-1"), 40)
         wanted = f"a key on an elliptic curve does ({KINDS[1].decode()})"
         raise ValueError(f"it begins with '{shown}', not as {wanted}")
     key = load_ssh_public_key(content)

@@ -21,7 +21,7 @@ DAY = 86400.0  # seconds
 
 
 @dataclass
-class RunRecord:
+class AnsweredRun:
     """What a site has answered in one run: by round and leg, the messages that it answered to."""
 
     spec: str  # SHA-256 of what the run is about
@@ -34,13 +34,13 @@ class RunRecord:
         return sum(len(set(keys)) for keys in self.scored.values())
 
 
-class Ledger:
+class AnswerLedger:
     """All answers of a site, in a file that only grows; read again when the site starts anew."""
 
     def __init__(self, home: Path):
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.answered, self.refused = home / ANSWERED, home / REFUSED
-        self.runs: dict[str, RunRecord] = {}
+        self.runs: dict[str, AnsweredRun] = {}
         self.sides: dict[int, float] = {}  # of images: when each was last packed for a server
         self._cut_torn_line()
         for line in self._lines():
@@ -68,7 +68,7 @@ class Ledger:
         if line["what"] == "side":
             self.sides[line["round"]] = line["time"]
             return
-        run = self.runs.setdefault(line["run"], RunRecord(line["spec"], line["time"]))
+        run = self.runs.setdefault(line["run"], AnsweredRun(line["spec"], line["time"]))
         if line["what"] == "train":
             run.trained.setdefault((line["round"], line["leg"]), []).append(line["message"])
         elif line["what"] == "score":
@@ -89,7 +89,7 @@ class Ledger:
         line = {"time": round(time.time(), 3), "run": run, "spec": spec, "what": what}
         line |= {"round": number, "leg": leg, "message": message}
         try:
-            disk.append(self.answered, (json.dumps(line) + "\n").encode())
+            disk.append_durably(self.answered, (json.dumps(line) + "\n").encode())
         except OSError as fault:  # a full disk: what is not on record does not leave
             with suppress(OSError):
                 self._cut_torn_line()
@@ -99,7 +99,7 @@ class Ledger:
     def write_refusal(self, run: str, what: str, reason: str) -> None:
         """Put on record what was asked and not answered; a flood of such does not fill the disk."""
         if self.refused.exists() and self.refused.stat().st_size > MOST_REFUSED:
-            disk.replace(self.refused, self.refused.with_suffix(".old.jsonl"))
+            disk.rename_over(self.refused, self.refused.with_suffix(".old.jsonl"))
         line = {"time": round(time.time(), 3), "run": run[:64], "what": what[:20], "why": reason}
         with self.refused.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")

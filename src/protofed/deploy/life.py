@@ -35,7 +35,7 @@ def stop_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-class Child:
+class ChildProcess:
     """A process in a group of its own that ends with this one.
 
     What it says goes to its log; one that `speaks` says it here, and only its faults go there.
@@ -72,7 +72,7 @@ class Child:
 
     def close(self) -> None:
         """End it and all it has started, by force if need be."""
-        close_all([self])
+        close_children([self])
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -83,7 +83,7 @@ class Child:
             self.life = -1
 
 
-def close_all(children: Iterable[Child], longest: float = LONGEST_END) -> None:
+def close_children(children: Iterable[ChildProcess], longest: float = LONGEST_END) -> None:
     """End processes and all they have started at the same time, by force if need be."""
     every = list(children)
     for child in every:

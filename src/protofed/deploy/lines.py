@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from protofed.core.errors import printable
+from protofed.core.errors import printable_text
 
 MOST_NAMED = 5
 
 
-class Line(NamedTuple):
+class CheckLine(NamedTuple):
     """One thing that was looked at."""
 
     name: str
@@ -19,25 +19,25 @@ class Line(NamedTuple):
     fix: str = ""
 
 
-def show(lines: list[Line]) -> str:
+def format_check_lines(lines: list[CheckLine]) -> str:
     """The lines for people; what is wrong comes with what to do."""
     words = {True: "ok", False: "FAIL", None: "note"}
     wide = max(len(line.name) for line in lines)
     shown = []
     for line in lines:
-        shown.append(printable(f"{words[line.ok]:<5} {line.name:<{wide}}  {line.text}"))
+        shown.append(printable_text(f"{words[line.ok]:<5} {line.name:<{wide}}  {line.text}"))
         if line.fix and not line.ok:
-            shown.append(printable(f"{'':<5} {'':<{wide}}  -> {line.fix}"))
+            shown.append(printable_text(f"{'':<5} {'':<{wide}}  -> {line.fix}"))
     return "\n".join(shown)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """A line at once; work goes on where nobody reads it, as after `join | head`."""
     with suppress(OSError, ValueError):
-        print(printable(text), flush=True)
+        print(printable_text(text), flush=True)
 
 
-def some(names: list[str] | tuple[str, ...]) -> str:
+def name_some(names: list[str] | tuple[str, ...]) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

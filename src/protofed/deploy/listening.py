@@ -31,7 +31,7 @@ QUIET_SECONDS = 60  # between two lines on connections that were refused
 log = logging.getLogger("protofed.gate")
 
 
-def listen_on(
+def serve_tls(
     address: tuple[str, int],
     app: Callable[..., Any],
     cert: Path,
@@ -47,7 +47,7 @@ def listen_on(
     context.load_cert_chain(cert, key)
     config = uvicorn.Config(
         app,
-        http=Impatient,
+        http=ImpatientProtocol,
         loop="asyncio",  # one kind, whatever is installed: the limits below rest on its time-outs
         ws="none",
         lifespan="off",
@@ -63,10 +63,10 @@ def listen_on(
     with socket.create_server(address, family=family, backlog=MOST_CONNECTIONS) as held:
         held.setblocking(False)
         ready()
-        Bounded(config, context).run(sockets=[held])
+        BoundedServer(config, context).run(sockets=[held])
 
 
-class Bounded(uvicorn.Server):
+class BoundedServer(uvicorn.Server):
     """Uvicorn's server, but a connection is counted before anything is said on it.
 
     Uvicorn's own limit counts connections with TLS, and answers beyond it: who never starts TLS
@@ -75,7 +75,7 @@ class Bounded(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, context: ssl.SSLContext):
         super().__init__(config)
-        self.context, self.places = context, Places()
+        self.context, self.places = context, ConnectionLimits()
         self.chores: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -114,7 +114,7 @@ class Bounded(uvicorn.Server):
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
-                lambda: Impatient(self.config, self.server_state, {}, loop),
+                lambda: ImpatientProtocol(self.config, self.server_state, {}, loop),
                 connection,
                 ssl=self.context,
                 ssl_handshake_timeout=SHAKE_SECONDS,
@@ -124,7 +124,7 @@ class Bounded(uvicorn.Server):
             log.debug("%s", fault)
 
 
-class Places:
+class ConnectionLimits:
     """The connections that are held: so many of all, and so many of one address."""
 
     def __init__(self) -> None:
@@ -133,9 +133,9 @@ class Places:
 
     def take(self, accepted: socket.socket, host: str) -> socket.socket | None:
         """The connection, in a place that it leaves when it is closed; it is closed if none is."""
-        home, taken = home_of(host), [*self.taken.values()]
+        home, taken = client_network(host), [*self.taken.values()]
         if len(taken) < MOST_CONNECTIONS and taken.count(home) < MOST_OF_ADDRESS:
-            connection = Counted(accepted, self.taken)
+            connection = CountedSocket(accepted, self.taken)
             self.taken[connection] = home
             return connection
         accepted.close()
@@ -147,7 +147,7 @@ class Places:
         return None
 
 
-class Counted(socket.socket):
+class CountedSocket(socket.socket):
     """A connection that leaves its place when it is closed, whoever closes it."""
 
     def __init__(self, accepted: socket.socket, taken: dict[socket.socket, str]):
@@ -161,14 +161,14 @@ class Counted(socket.socket):
         self.taken.pop(self, None)
 
 
-def home_of(host: str) -> str:
+def client_network(host: str) -> str:
     """What counts as one address: of IPv6 a whole network, as everybody has one to himself."""
     if ":" not in host:
         return host
     return str(ipaddress.ip_network((host.partition("%")[0], 64), strict=False))
 
 
-class Impatient(H11Protocol):
+class ImpatientProtocol(H11Protocol):
     """Uvicorn's own protocol, which also hangs up on those who never finish their headers."""
 
     deadline: asyncio.TimerHandle | None = None

@@ -6,18 +6,18 @@ import re
 
 from protofed.core.admission import FRAME
 from protofed.core.errors import ProtofedError
-from protofed.core.pack import unpack
+from protofed.core.pack import unpack_tree
 from protofed.core.strict_json import (
-    exact_fields,
-    exact_int,
-    exact_list,
-    exact_object,
-    exact_text,
-    read_object,
+    parse_json_object,
+    require_fields,
+    require_int,
+    require_list,
+    require_object,
+    require_text,
 )
-from protofed.engines.post import Lost
-from protofed.engines.wire import Ask, checked
-from protofed.experiment.remote import Offer
+from protofed.engines.post import NoAnswer
+from protofed.engines.wire import SiteRequest, check_response
+from protofed.experiment.remote import SiteDescription
 
 MOST_IMAGES = 10**9
 MOST_CLASSES = 10_000
@@ -26,20 +26,22 @@ MOST_VERSIONS = 10
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
-def offer_from(name: str, ask: Ask, letter: bytes | Lost) -> Offer:
+def parse_site_description(
+    name: str, ask: SiteRequest, letter: bytes | NoAnswer
+) -> SiteDescription:
     """A site's offer; one that cannot be used is refused with the field that is wrong."""
-    if isinstance(letter, Lost):
+    if isinstance(letter, NoAnswer):
         raise ProtofedError(letter.reason)
     try:
-        return _read(name, checked(unpack(letter, most=4 * FRAME), ask.question).told)
+        return _read(name, check_response(unpack_tree(letter, most=4 * FRAME), ask.question).told)
     except ProtofedError as fault:
         raise ProtofedError(f"{fault} (a new run can leave {name} out with --sites)") from fault
 
 
-def _read(name: str, text: str) -> Offer:
+def _read(name: str, text: str) -> SiteDescription:
     try:
-        told = read_object(text)
-        exact_fields(told, Offer._fields)
+        told = parse_json_object(text)
+        require_fields(told, SiteDescription._fields)
         offer = _offer(told)
         _check_plausible(name, offer)
     except ProtofedError as fault:
@@ -47,28 +49,28 @@ def _read(name: str, text: str) -> Offer:
     return offer
 
 
-def _offer(told: dict[str, object]) -> Offer:
+def _offer(told: dict[str, object]) -> SiteDescription:
     """An offer in which every field is of its type and within its bounds."""
     classes = _texts("classes", told["classes"], 1, MOST_CLASSES, MOST_CLASS_NAME)
-    held = exact_object("held", told["held"])
-    return Offer(
-        site=exact_text("site", told["site"], 1, MOST_CLASS_NAME),
+    held = require_object("held", told["held"])
+    return SiteDescription(
+        site=require_text("site", told["site"], 1, MOST_CLASS_NAME),
         classes=tuple(sorted(classes)),
-        train=exact_int("train", told["train"], 1, MOST_IMAGES),
-        held={label: exact_int("held", count, 1, MOST_IMAGES) for label, count in held.items()},
-        test=exact_int("test", told["test"], 0, MOST_IMAGES),
-        fingerprint=exact_text("fingerprint", told["fingerprint"], 64, 64),
-        note=exact_text("note", told["note"], 0, MOST_NOTE),
+        train=require_int("train", told["train"], 1, MOST_IMAGES),
+        held={label: require_int("held", count, 1, MOST_IMAGES) for label, count in held.items()},
+        test=require_int("test", told["test"], 0, MOST_IMAGES),
+        fingerprint=require_text("fingerprint", told["fingerprint"], 64, 64),
+        note=require_text("note", told["note"], 0, MOST_NOTE),
         versions=_texts("versions", told["versions"], 0, MOST_VERSIONS, MOST_VERSION),
     )
 
 
 def _texts(what: str, value: object, least: int, most: int, length: int) -> tuple[str, ...]:
-    entries = exact_list(what, value, least, most)
-    return tuple(exact_text(f"an entry of {what}", entry, 1, length) for entry in entries)
+    entries = require_list(what, value, least, most)
+    return tuple(require_text(f"an entry of {what}", entry, 1, length) for entry in entries)
 
 
-def _check_plausible(name: str, offer: Offer) -> None:
+def _check_plausible(name: str, offer: SiteDescription) -> None:
     """Refuse what cannot be true, though each field for itself could be."""
     if offer.site != name:
         raise ProtofedError(f"site must be {name}, not {offer.site}")

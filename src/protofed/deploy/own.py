@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.data.layout import ImageFile, one_domain
+from protofed.data.layout import ImageFile, single_domain_layout
 
 KEY_FILES = ("ca.crt", "site.key", "site.pub", "site.json")
 WHOLE = "ask who made the keys for this site's folder, whole and unchanged"
 ALONE = "give the folder that holds one folder for each class, with this site's images in them"
 
 
-class Site(NamedTuple):
+class JoiningSite(NamedTuple):
     """A site that joins a federation."""
 
     server: str  # HOST:PORT
@@ -26,7 +26,7 @@ class Site(NamedTuple):
     policy: Path | None = None
 
 
-class Images(NamedTuple):
+class FoundImages(NamedTuple):
     """What a folder holds, as far as that is seen without opening its files."""
 
     classes: tuple[str, ...]
@@ -41,7 +41,7 @@ def check_keys(keys: Path, name: str) -> None:
         raise ProtofedError(f"{keys} lacks {', '.join(missing)}\n{_other_folder(keys, name)}")
     if fault := _content_fault(keys):
         raise ProtofedError(f"{fault}\n{WHOLE}")
-    told = card(keys).get("name")
+    told = read_site_card(keys).get("name")
     if told != name:
         raise ProtofedError(
             f"the keys in {keys} are those of site {told}, not of {name}\n"
@@ -49,7 +49,7 @@ def check_keys(keys: Path, name: str) -> None:
         )
 
 
-def card(keys: Path) -> dict[str, object]:
+def read_site_card(keys: Path) -> dict[str, object]:
     """What a folder of keys says of its site; nothing where it is not readable."""
     try:
         return dict(json.loads((keys / "site.json").read_text()))
@@ -92,11 +92,11 @@ def _content_fault(keys: Path) -> str:
         )
     if private.public_key() != public:
         return f"{keys}: site.key and site.pub do not belong together"
-    told = card(keys).get("name")
+    told = read_site_card(keys).get("name")
     return "" if told else f"{keys / 'site.json'} does not say what the site is called"
 
 
-def look_at_images(data: Path, name: str) -> Images:
+def look_at_images(data: Path, name: str) -> FoundImages:
     """What a site's folder of images holds; one in which no image can be is refused."""
     try:
         return _look(data, name)
@@ -105,16 +105,16 @@ def look_at_images(data: Path, name: str) -> Images:
         raise ProtofedError(f"{what}\n{_own_level(data, name) or fix or ALONE}") from fault
 
 
-def _look(data: Path, name: str) -> Images:
+def _look(data: Path, name: str) -> FoundImages:
     if not data.is_dir():
         raise ProtofedError(f"--data {data}: no such folder\nit must hold class/image")
-    found = one_domain(data, name)
+    found = single_domain_layout(data, name)
     files = list(found.files())
     good = [file for file in files if not file.fault and os.access(file.path, os.R_OK)]
     if not good:
         raise ProtofedError(f"{data} holds no image that can be read")
     fine = {file.name for file in good}
-    return Images(found.classes, good, [file.name for file in files if file.name not in fine])
+    return FoundImages(found.classes, good, [file.name for file in files if file.name not in fine])
 
 
 def _own_level(data: Path, name: str) -> str:

@@ -10,16 +10,16 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError, plural, printable
+from protofed.core.errors import ProtofedError, count_noun, printable_text
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.prototypes import Prototypes
-from protofed.experiment.parse import explain, method_from, read_spec
+from protofed.experiment.parse import explain_faults, parse_method, read_spec
 
 MOST_LINES = 5
 
 
-class Policy(BaseModel):
+class SitePolicy(BaseModel):
     """What may leave a site; a site without a file has these defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +46,7 @@ class Policy(BaseModel):
         A method given by its name alone is taken with the hyperparameters it has by default.
         """
         try:
-            made = method_from(method) if isinstance(method, str) else method
+            made = parse_method(method) if isinstance(method, str) else method
         except ProtofedError as fault:
             return str(fault)
         parts = list(_built_on(made))
@@ -57,7 +57,7 @@ class Policy(BaseModel):
                 return f"this site's policy does not allow {name} (allowed: {allowed})"
         if self.max_rounds is not None and rounds > self.max_rounds:
             return f"{rounds} rounds, but this site's policy allows {self.max_rounds}"
-        if any(part.weighs for part in parts) and not self.send_counts:
+        if any(part.uses_prototype_counts for part in parts) and not self.send_counts:
             return (
                 f"{' with '.join(names)} weighs prototypes by the examples behind them, "
                 f"which this site's policy keeps back (send_counts = false)"
@@ -103,24 +103,24 @@ class Policy(BaseModel):
             f"scores of a run: {'one a round' if self.max_scores is None else self.max_scores}",
             f"runs a day: {self.max_runs_per_day or 'any number'}",
             f"epochs of a round: {self.max_epochs} at most",
-            f"a round with another message: {plural(self.max_repeats, 'repeat')} at most",
+            f"a round with another message: {count_noun(self.max_repeats, 'repeat')} at most",
             f"a message: {self.max_message_mb} MB at most",
             f"memory: {self._memory} at most",
         ]
 
 
-def read_policy(path: Path | None) -> Policy:
+def read_policy(path: Path | None) -> SitePolicy:
     """The policy of a file, or the one of a site that has none."""
     if path is None:
-        return Policy()
+        return SitePolicy()
     raw = read_spec(path)
     try:
-        policy = Policy.model_validate(raw)
+        policy = SitePolicy.model_validate(raw)
         for name in policy.methods or ():
-            method_from(name)
+            parse_method(name)
     except ValidationError as fault:
-        lines = explain(fault, ("policy",), list(Policy.model_fields))
-        shown = [printable(f"{path}: {line}") for line in lines[:MOST_LINES]]
+        lines = explain_faults(fault, ("policy",), list(SitePolicy.model_fields))
+        shown = [printable_text(f"{path}: {line}") for line in lines[:MOST_LINES]]
         raise ProtofedError("\n".join(shown)) from fault
     except ProtofedError as fault:
         raise ProtofedError(f"{path}: {fault}") from fault

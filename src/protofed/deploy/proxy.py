@@ -17,10 +17,10 @@ from typing import Any
 
 import httpx
 
-from protofed.core.errors import printable
+from protofed.core.errors import printable_text
 from protofed.deploy.flower_server import SECRET_HEADER
-from protofed.deploy.known import Known
-from protofed.deploy.listening import listen_on
+from protofed.deploy.known import SiteKeyring
+from protofed.deploy.listening import serve_tls
 
 FLEET = re.compile(rb"/v1/fleet/[a-z]+(?:-[a-z]+)*")  # as it was sent, so without any escape
 MOST_BODY = 1 << 20  # bytes of a call
@@ -40,7 +40,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 log = logging.getLogger("protofed.gate")
 
 
-class RefusedError(Exception):
+class RefusedRequestError(Exception):
     """A request that ends here, with its status and the reason."""
 
     def __init__(self, status: int, reason: str):
@@ -48,7 +48,7 @@ class RefusedError(Exception):
         self.status, self.reason = status, reason
 
 
-def serve(
+def serve_gate(
     listen: tuple[str, int],
     upstream: str,
     cert: Path,
@@ -68,48 +68,48 @@ def serve(
     pool = httpx.Limits(max_connections=100)
     # trust_env: a proxy that somebody set for the web has no business between us and Flower.
     client = httpx.AsyncClient(verify=trust, timeout=limits, limits=pool, trust_env=False)
-    gate = Gate(client, upstream.rstrip("/"), Known(sites) if sites else None, secret)
-    listen_on(listen, gate, cert, key, ready)
+    gate = FleetGate(client, upstream.rstrip("/"), SiteKeyring(sites) if sites else None, secret)
+    serve_tls(listen, gate, cert, key, ready)
 
 
-class Gate:
+class FleetGate:
     """Passes requests of sites on; everything else is answered 403 and goes no further."""
 
     def __init__(
-        self, client: httpx.AsyncClient, upstream: str, known: Known | None, secret: str = ""
+        self, client: httpx.AsyncClient, upstream: str, known: SiteKeyring | None, secret: str = ""
     ):
         self.client, self.upstream, self.known = client, upstream, known
         self.own = [(SECRET_HEADER.encode(), secret.encode())] if secret else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, as ASGI hands it over."""
-        patient = within(send)
+        patient = send_within(send)
         try:
-            check(scope)
+            check_request(scope)
             if self.known and not self.known.signed(scope["headers"]):
-                raise RefusedError(401, "not signed by a site of this federation")
+                raise RefusedRequestError(401, "not signed by a site of this federation")
             await self.passed(scope, receive, patient)
-        except RefusedError as refused:
-            note(scope, refused.reason)
-            await answer(patient, refused.status, refused.reason)
+        except RefusedRequestError as refused:
+            log_refusal(scope, refused.reason)
+            await send_text(patient, refused.status, refused.reason)
         except (TimeoutError, httpx.HTTPError) as fault:  # the server then ends the connection
-            note(scope, f"broken off: {type(fault).__name__}")
+            log_refusal(scope, f"broken off: {type(fault).__name__}")
 
     async def passed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a request on piece by piece, and what Flower answers back likewise."""
         asked = self.client.build_request(
             "POST",
             self.upstream + scope["raw_path"].decode("ascii"),
-            content=body(receive, most_bytes(scope)),
-            headers=[*kept(scope["headers"]), *self.own],
+            content=bounded_body(receive, most_bytes(scope)),
+            headers=[*forwarded_headers(scope["headers"]), *self.own],
         )
         try:
             answered = await self.client.send(asked, stream=True)
         except httpx.HTTPError as fault:
-            raise RefusedError(502, f"Flower's server: {type(fault).__name__}") from fault
+            raise RefusedRequestError(502, f"Flower's server: {type(fault).__name__}") from fault
         try:
             head = {"type": "http.response.start", "status": answered.status_code}
-            await send({**head, "headers": kept(answered.headers.raw)})
+            await send({**head, "headers": forwarded_headers(answered.headers.raw)})
             async for piece in answered.aiter_raw():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
@@ -117,26 +117,26 @@ class Gate:
             await answered.aclose()
 
 
-def note(scope: Scope, reason: str) -> None:
+def log_refusal(scope: Scope, reason: str) -> None:
     """A line in the log on a request that did not pass; our own checks are no warning."""
     probe = (scope["method"], scope["raw_path"]) == ("GET", PROBE)
     told = f"{scope['method']} {scope['raw_path'].decode('latin-1')}"
     client = (scope.get("client") or ["somebody"])[0]
     level = logging.INFO if probe else logging.WARNING
-    log.log(level, "%s: %s: %s", client, printable(told, 120), reason)
+    log.log(level, "%s: %s: %s", client, printable_text(told, 120), reason)
 
 
-def check(scope: Scope) -> None:
+def check_request(scope: Scope) -> None:
     """Refuse a request that must not reach Flower."""
     if scope["type"] != "http" or scope["method"] != "POST":
-        raise RefusedError(403, "only POST is passed on")
+        raise RefusedRequestError(403, "only POST is passed on")
     if not FLEET.fullmatch(scope["raw_path"]) or scope["query_string"]:
-        raise RefusedError(403, "only what sites need is passed on")
+        raise RefusedRequestError(403, "only what sites need is passed on")
     sizes = [int(value) for name, value in scope["headers"] if name == b"content-length"]
     if any(
         size > most_bytes(scope) for size in sizes
     ):  # the server has seen that these are numbers
-        raise RefusedError(413, f"more than {most_bytes(scope)} bytes")
+        raise RefusedRequestError(413, f"more than {most_bytes(scope)} bytes")
 
 
 def most_bytes(scope: Scope) -> int:
@@ -144,7 +144,7 @@ def most_bytes(scope: Scope) -> int:
     return MOST_PART if scope["raw_path"] == PART else MOST_BODY
 
 
-def kept(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def forwarded_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers that go on to the other side."""
     named = [value.lower() for name, value in headers if name.lower() == b"connection"]
     dropped = OWN | {word.strip() for value in named for word in value.split(b",")}
@@ -155,7 +155,7 @@ def kept(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     ]
 
 
-async def body(receive: Receive, most: int) -> AsyncIterator[bytes]:
+async def bounded_body(receive: Receive, most: int) -> AsyncIterator[bytes]:
     """What a client sends, as it comes; too much of it, or too slowly, is refused."""
     clock = asyncio.get_running_loop().time
     total, more, end = 0, True, clock() + BODY_SECONDS
@@ -164,16 +164,16 @@ async def body(receive: Receive, most: int) -> AsyncIterator[bytes]:
             async with asyncio.timeout_at(min(clock() + PIECE_SECONDS, end)):
                 message = await receive()
         except TimeoutError as fault:
-            raise RefusedError(408, "too slow") from fault
+            raise RefusedRequestError(408, "too slow") from fault
         if message["type"] == "http.disconnect":
-            raise RefusedError(400, "hung up")
+            raise RefusedRequestError(400, "hung up")
         total, more = total + len(message["body"]), message["more_body"]
         if total > most:
-            raise RefusedError(413, f"more than {most} bytes")
+            raise RefusedRequestError(413, f"more than {most} bytes")
         yield message["body"]
 
 
-def within(send: Send) -> Send:
+def send_within(send: Send) -> Send:
     """A way to answer that gives up on a client that does not read."""
 
     async def patient(message: MutableMapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ def within(send: Send) -> Send:
     return patient
 
 
-async def answer(send: Send, status: int, reason: str) -> None:
+async def send_text(send: Send, status: int, reason: str) -> None:
     """A line of text, after which the connection ends: what is left of a body is not read."""
     text = f"{reason}\n".encode()
     headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
@@ -192,7 +192,7 @@ async def answer(send: Send, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": text})
 
 
-def main() -> None:
+def gate_main() -> None:
     """``python -m protofed.deploy.proxy``."""
     words = argparse.ArgumentParser(prog="python -m protofed.deploy.proxy", description=__doc__)
     words.add_argument("--host", required=True, help="address to listen on")
@@ -207,8 +207,8 @@ def main() -> None:
     given = words.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     listen = given.host, given.port
-    serve(listen, given.upstream, given.cert, given.key, given.ca, given.sites)
+    serve_gate(listen, given.upstream, given.cert, given.key, given.ca, given.sites)
 
 
 if __name__ == "__main__":
-    main()
+    gate_main()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.deploy.keys import Address, address_from
+from protofed.deploy.keys import ServerAddress, parse_address
 from protofed.deploy.known import SiteKey
-from protofed.deploy.lines import Line
+from protofed.deploy.lines import CheckLine
 
 SECONDS = 10  # for a connection, and for an answer
 SOON = 14 * 86400  # seconds before its end at which a certificate is told of
@@ -24,7 +24,7 @@ NOTHING = "/v1/fleet/nothing"  # passes the gate with a known signature, and is 
 NETWORK = "is the server running, the port open in its firewall, and the address right?"
 
 
-class Seen(NamedTuple):
+class ServerProbe(NamedTuple):
     """What came back from one request."""
 
     status: int
@@ -33,54 +33,58 @@ class Seen(NamedTuple):
     asked: float  # our clock, in the middle of the exchange
 
 
-def reach(text: str, keys: Path | None) -> Iterator[Line]:
+def probe_server(text: str, keys: Path | None) -> Iterator[CheckLine]:
     """The lines on a server's address, certificate, gate and clock."""
     try:
-        address = address_from(text)
+        address = parse_address(text)
         socket.create_connection(address, SECONDS).close()
     except (ProtofedError, OSError) as fault:
-        yield Line("address", False, f"{text}: {fault}", NETWORK)
+        yield CheckLine("address", False, f"{text}: {fault}", NETWORK)
         return
-    yield Line("address", True, f"{address} is reached")
+    yield CheckLine("address", True, f"{address} is reached")
     try:
-        seen = look(address, keys)
+        seen = request_health(address, keys)
     except ssl.SSLCertVerificationError as fault:
         told = f"{fault.verify_message}; it was held against {(keys or Path()) / 'ca.crt'}"
-        yield Line("certificate", False, told, "is this the federation's server? ask who runs it")
+        yield CheckLine(
+            "certificate", False, told, "is this the federation's server? ask who runs it"
+        )
         return
     except (OSError, http.client.HTTPException) as fault:
         told = f"cannot be looked at: {fault or type(fault).__name__}"
-        yield Line("certificate", False, told, f"{NETWORK} is ca.crt with the keys?")
+        yield CheckLine("certificate", False, told, f"{NETWORK} is ca.crt with the keys?")
         return
-    yield from certificate(seen, address)
-    yield gate(seen)
-    yield clock(seen)
+    yield from check_certificate(seen, address)
+    yield check_gate(seen)
+    yield check_clock(seen)
 
 
-def registered(text: str, keys: Path) -> Line:
+def check_registration(text: str, keys: Path) -> CheckLine:
     """Whether the server knows a site's key: it is asked for nothing, but with a signature."""
-    link = _link(address_from(text), keys)
+    link = _link(parse_address(text), keys)
     try:
         headers = SiteKey(keys / "site.key").headers()
         link.request("POST", NOTHING, b"", headers)
         known = link.getresponse().status != 401
     except (OSError, http.client.HTTPException) as fault:
-        return Line("registered", None, f"cannot be looked at: {fault or type(fault).__name__}")
+        return CheckLine(
+            "registered", None, f"cannot be looked at: {fault or type(fault).__name__}"
+        )
     finally:
         link.close()
     text = "the server knows this key" if known else "the server does not know this key"
     fix = "ask who runs it: the file site.pub belongs into its folder server/sites"
-    return Line("registered", known, text, fix)
+    return CheckLine("registered", known, text, fix)
 
 
-def _link(address: Address, keys: Path | None) -> http.client.HTTPConnection:
+def _link(address: ServerAddress, keys: Path | None) -> http.client.HTTPConnection:
     if keys is None:
         return http.client.HTTPConnection(*address, timeout=SECONDS)
     trust = ssl.create_default_context(cafile=str(keys / "ca.crt"))
     return http.client.HTTPSConnection(*address, timeout=SECONDS, context=trust)
 
 
-def look(address: Address, keys: Path | None) -> Seen:
+def request_health(address: ServerAddress, keys: Path | None) -> ServerProbe:
     """Ask for something that a guarded server refuses."""
     link = _link(address, keys)
     try:
@@ -91,42 +95,44 @@ def look(address: Address, keys: Path | None) -> Seen:
         link.request("GET", "/health")
         answer = link.getresponse()
         middle = (before + time.time()) / 2
-        return Seen(answer.status, answer.getheader("Date", ""), ends, middle)
+        return ServerProbe(answer.status, answer.getheader("Date", ""), ends, middle)
     finally:
         link.close()
 
 
-def certificate(seen: Seen, address: Address) -> Iterator[Line]:
+def check_certificate(seen: ServerProbe, address: ServerAddress) -> Iterator[CheckLine]:
     """How long the certificate holds, which has been verified by now."""
     if seen.ends is None:
         local = address.host in ("localhost", "127.0.0.1", "::1")
         text = "none, as no keys were given: anybody on the way can read and change everything"
-        yield Line("certificate", None if local else False, text, "give --keys")
+        yield CheckLine("certificate", None if local else False, text, "give --keys")
         return
     left = seen.ends - time.time()
     text = (
         f"by our authority, for {address.host}, until {time.strftime('%F', time.gmtime(seen.ends))}"
     )
-    yield Line("certificate", None if left < SOON else True, text, "ask for its renewal")
+    yield CheckLine("certificate", None if left < SOON else True, text, "ask for its renewal")
 
 
-def gate(seen: Seen) -> Line:
+def check_gate(seen: ServerProbe) -> CheckLine:
     """Whether a gate stands before Flower."""
     if seen.ends is None or seen.status == 403:
         text = "closed to all but sites" if seen.ends else "none, as no keys were given"
-        return Line("gate", True if seen.ends else None, text)
+        return CheckLine("gate", True if seen.ends else None, text)
     text = f"the server answers {seen.status} to a stranger: all of Flower stands open there, and "
     text += "whoever reaches it can run code at this site"
-    return Line("gate", False, text, "do not join; the server must be started by `protofed serve`")
+    return CheckLine(
+        "gate", False, text, "do not join; the server must be started by `protofed serve`"
+    )
 
 
-def clock(seen: Seen) -> Line:
+def check_clock(seen: ServerProbe) -> CheckLine:
     """How far this machine's clock is from the server's."""
     try:
         ahead = round(seen.asked - parsedate_to_datetime(seen.date).timestamp() - 0.5)
     except ValueError:
-        return Line("clock", None, "the server does not tell its time")
+        return CheckLine("clock", None, "the server does not tell its time")
     text = f"{abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} the server's"
     right = -MOST_BEHIND < ahead < MOST_AHEAD
     limits = f"at most {MOST_AHEAD} s ahead and {MOST_BEHIND} s behind are let in: set it by NTP"
-    return Line("clock", right, text, limits)
+    return CheckLine("clock", right, text, limits)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.deploy.job import Job
-from protofed.engines.post import Post
+from protofed.deploy.job import SubmittedJob
+from protofed.engines.post import SiteMessenger
 
 PAUSE = 0.5  # seconds between two looks
 
 
-class Roll(NamedTuple):
+class SitePresence(NamedTuple):
     """Who is online, and who of those that must be is not."""
 
     here: list[str]  # whether they are wanted or not
@@ -37,24 +37,28 @@ class Roll(NamedTuple):
         return names + more * bool(self.nameless)
 
 
-def call(post: Post, job: Job, known: Collection[str]) -> Roll:
+def look_for_sites(post: SiteMessenger, job: SubmittedJob, known: Collection[str]) -> SitePresence:
     """Look once; a run that goes on wants the sites that it knows."""
     here = sorted(post.online())
     wanted = sorted(known or job.sites or here)
     there = [name for name in wanted if name in here]
     missing = [name for name in wanted if name not in here]
-    return Roll(here, there, missing, max(1, job.count), post.nameless)
+    return SitePresence(here, there, missing, max(1, job.count), post.nameless)
 
 
-def present(
-    post: Post, job: Job, known: Collection[str], least: int, tell: Callable[[str], None]
+def wait_for_sites(
+    post: SiteMessenger,
+    job: SubmittedJob,
+    known: Collection[str],
+    least: int,
+    tell: Callable[[str], None],
 ) -> list[str]:
     """The sites that are there, in the order of their names; waits for those that must be.
 
     For those that may have gone for good, half of the time: the others need the rest.
     """
     began, told = time.monotonic(), ""
-    while not (roll := call(post, job, known)).complete:
+    while not (roll := look_for_sites(post, job, known)).complete:
         enough = bool(known) and len(roll.there) >= least
         if time.monotonic() - began > job.wait / (2 if enough else 1):
             return _without(roll, enough, job.wait)
@@ -66,7 +70,7 @@ def present(
     return roll.there
 
 
-def _without(roll: Roll, enough: bool, seconds: float) -> list[str]:
+def _without(roll: SitePresence, enough: bool, seconds: float) -> list[str]:
     """Those that are there after all the waiting, if a run can go on with them."""
     if enough:
         return roll.there

@@ -45,21 +45,21 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.supercore.constant import TaskType
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.deploy.app_bundle import app_bundle, bundle_hash
 from protofed.deploy.flower_client import (
     OBJECT_FRAME,
     CallError,
     FlowerClient,
     LetterCollector,
-    Protobuf,
+    ProtobufMessage,
     T,
     as_parcel,
     as_record,
-    patiently,
+    call_patiently,
 )
 from protofed.deploy.flower_server import SECRET_HEADER, limit_text
-from protofed.engines.post import Lost, Online
+from protofed.engines.post import NoAnswer, OnlineSite
 
 PATIENCE = 10.0  # seconds for a server on this machine that does not answer
 BEAT_EVERY = 5.0  # seconds
@@ -76,7 +76,7 @@ class ServerGoneError(ProtofedError):
     """The server itself does not answer any more: no site is to be blamed for that."""
 
 
-class Arriving(NamedTuple):
+class ArrivingAnswer(NamedTuple):
     """An answer whose parts come in."""
 
     number: str  # of the message that brings it
@@ -92,7 +92,7 @@ class RunChannel:
         self.client = FlowerClient(url, "flwr-serverapp", trust, lambda: self.headers)
         self.run = 0
         self.sent: dict[str, int] = {}  # to which node each letter went
-        self.arriving: dict[str, Arriving] = {}
+        self.arriving: dict[str, ArrivingAnswer] = {}
         self.ended = threading.Event()
         self.own = Node(node_id=SUPERLINK_NODE_ID)
 
@@ -127,16 +127,16 @@ class RunChannel:
                     SendTaskHeartbeatResponse,
                 )
 
-    def _call(self, name: str, asked: Protobuf, kind: type[T], most: int = 1 << 24) -> T:
+    def _call(self, name: str, asked: ProtobufMessage, kind: type[T], most: int = 1 << 24) -> T:
         try:
-            return patiently(lambda: self.client.call(name, asked, kind, most), PATIENCE)
+            return call_patiently(lambda: self.client.call(name, asked, kind, most), PATIENCE)
         except CallError as fault:
             raise ServerGoneError(f"{GONE}: {fault}") from fault
 
-    def online(self) -> list[Online]:
+    def online(self) -> list[OnlineSite]:
         """The sites that are connected now; without a name those without a registered key."""
         found = self._call("runtime/get-nodes", GetNodesRequest(), GetNodesResponse)
-        return [Online(node.node_id, node.name) for node in found.nodes]
+        return [OnlineSite(node.node_id, node.name) for node in found.nodes]
 
     def send(self, node: int, letter: bytes, seconds: float, most: int) -> str:
         """Send a letter that is worth nothing after some seconds; its number, "" if not taken.
@@ -173,12 +173,12 @@ class RunChannel:
             self.sent[number] = node
         return number
 
-    def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | Lost]:
+    def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
         """The answers to some letters that are there by now; each is given once.
 
         Each letter's number comes with the bytes that its answer may have.
         """
-        found: dict[str, bytes | Lost] = {}
+        found: dict[str, bytes | NoAnswer] = {}
         asked = PullAppMessagesRequest(message_ids=[n for n in waiting if n not in self.arriving])
         told = self._call("runtime/pull-messages", asked, PullAppMessagesResponse)
         for head, tree in zip(told.messages_list, told.message_object_trees, strict=True):
@@ -188,13 +188,13 @@ class RunChannel:
             if head.HasField("error"):
                 found[letter] = _lost(head.error)
             elif head.metadata.src_node_id != self.sent.get(letter):
-                found[letter] = Lost("another site answered in its place")
+                found[letter] = NoAnswer("another site answered in its place")
             else:
                 try:
                     parts = LetterCollector(tree, waiting[letter])
-                    self.arriving[letter] = Arriving(head.metadata.message_id, parts)
+                    self.arriving[letter] = ArrivingAnswer(head.metadata.message_id, parts)
                 except ProtofedError as fault:
-                    found[letter] = Lost(f"its answer was refused: {fault}")
+                    found[letter] = NoAnswer(f"its answer was refused: {fault}")
         for letter in [letter for letter in self.arriving if letter in waiting]:
             answer = self._arrived(self.arriving[letter])
             if answer is not None:
@@ -208,14 +208,14 @@ class RunChannel:
             self.sent.pop(letter, None)
             self.arriving.pop(letter, None)
 
-    def _arrived(self, answer: Arriving) -> bytes | Lost | None:
+    def _arrived(self, answer: ArrivingAnswer) -> bytes | NoAnswer | None:
         """An answer, if all of its parts are at the server."""
         try:
             letter = answer.parts.collect(self._pull)
         except ServerGoneError:
             raise
         except ProtofedError as fault:
-            return Lost(f"its answer was refused: {fault}")
+            return NoAnswer(f"its answer was refused: {fault}")
         if letter is not None:
             asked = ConfirmMessageReceivedRequest(
                 node=self.own, run_id=self.run, message_object_id=answer.number
@@ -230,6 +230,6 @@ class RunChannel:
         return found.object_content if found.object_available else None
 
 
-def _lost(error: Any) -> Lost:
-    why = printable(str(error.reason or ""), 200)
-    return Lost(f"{REASONS.get(error.code, f'Flower error {error.code}')} ({why})")
+def _lost(error: Any) -> NoAnswer:
+    why = printable_text(str(error.reason or ""), 200)
+    return NoAnswer(f"{REASONS.get(error.code, f'Flower error {error.code}')} ({why})")

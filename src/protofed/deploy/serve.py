@@ -17,13 +17,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.disk import write_json
-from protofed.core.errors import ProtofedError, printable
-from protofed.core.jsonfile import read_table
-from protofed.core.lock import alone
+from protofed.core.disk import atomic_write_json
+from protofed.core.errors import ProtofedError, printable_text
+from protofed.core.jsonfile import read_json_table
+from protofed.core.lock import file_lock
 from protofed.deploy.flower_server import SECRET_FILE, SECRET_HEADER
-from protofed.deploy.life import Child, flower_environment, stop_on_sigterm
-from protofed.deploy.lines import say
+from protofed.deploy.life import ChildProcess, flower_environment, stop_on_sigterm
+from protofed.deploy.lines import print_line
 
 LOCAL = "127.0.0.1"
 RECORD = "serve.json"
@@ -32,7 +32,7 @@ LAST_LINES = 8  # of a log, in an error
 SECRET = "secret"  # the file with the word that opens the SuperLink
 
 
-class Server(NamedTuple):
+class RunningServer(NamedTuple):
     """A server that runs on this machine, as `submit` finds it."""
 
     port: int  # of the SuperLink
@@ -52,34 +52,36 @@ def state_folder(name: str) -> Path:
     return (Path(root).expanduser() if root else Path.home() / ".protofed") / name
 
 
-def serve(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
+def serve_federation(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
     """Serve until stopped; without keys on this machine alone."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = keys / "server" if keys else None
     stop_on_sigterm()
-    with alone(home, _busy(home)):
+    with file_lock(home, _busy(home)):
         (home / RECORD).unlink(missing_ok=True)  # of a server that was killed
         _check_free(*listen)
-        found = Server(
+        found = RunningServer(
             free_port() if own else listen[1], str(own / "ca.crt") if own else "", _names(own)
         )
-        log = Log(home / "superlink.log")
+        log = ProcessLog(home / "superlink.log")
         secret = _new_secret(home)
         env = {**flower_environment(home), SECRET_FILE: str(secret)}
-        with closing(Child(_superlink(found, own), env, log.file)) as link:
+        with closing(ChildProcess(_superlink(found, own), env, log.file)) as link:
             _await(link, found, log)
             found = found._replace(secret=secret.read_text())
             where = f"{listen[0]}:{listen[1]}"
 
             def record(sites: tuple[str, ...]) -> None:
                 told = {"port": found.port, "ca": found.ca, "sites": sites}
-                write_json(home / RECORD, {**told, "pid": os.getpid(), "listens": where})
+                atomic_write_json(home / RECORD, {**told, "pid": os.getpid(), "listens": where})
 
             ended = threading.Event()
             known = _follow_keys(own, found, record, ended) if own else ""
             record(_names(own))
             try:
-                _stand(link, own, listen, found, log, lambda: say(f"serving on {where}{known}"))
+                _stand(
+                    link, own, listen, found, log, lambda: print_line(f"serving on {where}{known}")
+                )
             finally:
                 ended.set()
                 (home / RECORD).unlink(missing_ok=True)
@@ -97,7 +99,7 @@ def _new_secret(home: Path) -> Path:
 
 def _follow_keys(
     own: Path,
-    server: Server,
+    server: RunningServer,
     record: Callable[[tuple[str, ...]], None],
     ended: threading.Event,
 ) -> str:
@@ -108,11 +110,11 @@ def _follow_keys(
     trust = ssl.create_default_context(cafile=server.ca)
     headers = {SECRET_HEADER: server.secret}
     client = FlowerClient(server.url, "flwr CLI", trust, lambda: headers)
-    registry = KeyRegistry(client, own / "sites", say)
+    registry = KeyRegistry(client, own / "sites", print_line)
 
     def changed() -> None:
         record(registry.names)
-        say(f"the sites with a key are now {', '.join(registry.names) or 'none'}")
+        print_line(f"the sites with a key are now {', '.join(registry.names) or 'none'}")
 
     registry.update()
     registry.follow(changed, ended)
@@ -122,7 +124,7 @@ def _follow_keys(
 def _busy(home: Path) -> str:
     """What to say where another server has its files."""
     record = home / RECORD
-    told = read_table(record) if record.exists() else {}
+    told = read_json_table(record) if record.exists() else {}
     who = f" (process {told['pid']}, on {told['listens']})" if "pid" in told else ""
     return (
         f"a server already runs with its files in {home}{who}\n"
@@ -143,7 +145,7 @@ def _check_free(host: str, port: int) -> None:
         raise ProtofedError(told) from fault
 
 
-def _superlink(server: Server, own: Path | None) -> list[str]:
+def _superlink(server: RunningServer, own: Path | None) -> list[str]:
     """The command that starts Flower's server."""
     command = [sys.executable, "-m", "protofed.deploy.flower_server"]
     place = ["--host", LOCAL, "--port", str(server.port)]
@@ -151,7 +153,7 @@ def _superlink(server: Server, own: Path | None) -> list[str]:
     return [*command, *place, *nothing_runs, *_tls(own)]
 
 
-class Log:
+class ProcessLog:
     """What a process has written since it was started."""
 
     def __init__(self, file: Path):
@@ -166,7 +168,7 @@ class Log:
 
 def _last_of(text: str) -> str:
     """The last lines of what a process has said."""
-    lines = [printable(line) for line in text.splitlines() if line.strip()]
+    lines = [printable_text(line) for line in text.splitlines() if line.strip()]
     return "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  (it said nothing)"
 
 
@@ -192,16 +194,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await(link: Child, server: Server, log: Log) -> None:
+def _await(link: ChildProcess, server: RunningServer, log: ProcessLog) -> None:
     """Wait until the SuperLink answers."""
     end = time.monotonic() + STARTING
-    while not healthy(server):
+    while not is_healthy(server):
         if not link.running or time.monotonic() > end:
             raise ProtofedError(f"Flower's server did not start; {log.end()}")
         time.sleep(0.2)
 
 
-def healthy(server: Server) -> bool:
+def is_healthy(server: RunningServer) -> bool:
     """Whether a SuperLink answers."""
     if server.ca:
         trust = ssl.create_default_context(cafile=server.ca)
@@ -220,11 +222,11 @@ def healthy(server: Server) -> bool:
 
 
 def _stand(
-    link: Child,
+    link: ChildProcess,
     own: Path | None,
     listen: tuple[str, int],
-    server: Server,
-    log: Log,
+    server: RunningServer,
+    log: ProcessLog,
     ready: Callable[[], None],
 ) -> None:
     """Until somebody stops this process, or the SuperLink ends."""
@@ -232,7 +234,7 @@ def _stand(
         ready()
         link.process.wait()
     else:
-        from protofed.deploy.proxy import serve as stand
+        from protofed.deploy.proxy import serve_gate as stand
 
         def watch() -> None:
             link.process.wait()
@@ -246,14 +248,14 @@ def _stand(
         raise ProtofedError(f"Flower's server ended by itself; {log.end()}")
 
 
-def find(home: Path) -> Server:
+def find_server(home: Path) -> RunningServer:
     """The server that runs on this machine with its files in a folder."""
     record = home / RECORD
     if record.exists():
-        told = read_table(record)
+        told = read_json_table(record)
         secret = (home / SECRET).read_text()
-        server = Server(int(told["port"]), str(told["ca"]), tuple(told["sites"]), secret)
-        if healthy(server):
+        server = RunningServer(int(told["port"]), str(told["ca"]), tuple(told["sites"]), secret)
+        if is_healthy(server):
             return server
     raise ProtofedError(
         f"no server runs here ({home}): start one with `protofed serve`, on this machine"

@@ -10,46 +10,52 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.pack import pack, unpack
-from protofed.core.site import Dataset, Site
-from protofed.core.tally import tally
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.core.site import ArrayDataset, Site
+from protofed.core.tally import count_correct
 from protofed.core.threads import torch_threads
 from protofed.data.benchmark import Benchmark, Domain
-from protofed.data.folder import own_domain
+from protofed.data.folder import read_site_domain
 from protofed.deploy.judge import (
     RUN_NAME,
-    Brief,
-    Judge,
-    brief_from,
+    RequestJudge,
+    RunDescription,
     check_answers,
     check_fields,
     check_inbox,
     check_test_counts,
-    inquiry_from,
+    parse_description,
+    parse_inquiry,
 )
-from protofed.deploy.ledger import Ledger, RunRecord
-from protofed.deploy.lines import say, some
-from protofed.deploy.policy import Policy
-from protofed.deploy.store import Kept, Store
-from protofed.engines.base import attempt
-from protofed.engines.wire import Answer, Ask, answer_to, refusal_to, tallies_to
-from protofed.experiment.environment import fingerprints
-from protofed.experiment.remote import Offer, place_of, versions
+from protofed.deploy.ledger import AnsweredRun, AnswerLedger
+from protofed.deploy.lines import name_some, print_line
+from protofed.deploy.policy import SitePolicy
+from protofed.deploy.store import ClientStateStore, KeptReply
+from protofed.engines.base import try_training
+from protofed.engines.wire import (
+    SiteRequest,
+    SiteResponse,
+    counts_to_json,
+    make_refusal,
+    make_response,
+)
+from protofed.experiment.environment import data_fingerprints
+from protofed.experiment.remote import SiteDescription, site_place, software_versions
 
 LOG = "worker.log at the site"
 MOST_TRACEBACKS = 50
 
 
-class Seat(NamedTuple):
+class RunSeat(NamedTuple):
     """This site's place in one run."""
 
-    brief: Brief
+    brief: RunDescription
     server: Site
     own: Site | None
-    test: Dataset
+    test: ArrayDataset
 
     @property
     def method(self) -> AnyMethod:
@@ -57,7 +63,7 @@ class Seat(NamedTuple):
         return self.brief.experiment.method
 
 
-class Desk:
+class RequestHandler:
     """Answers one question at a time; what it must remember lies in files below `home`.
 
     Every question is judged first: by its form, by what its run is about, by the policy, and by
@@ -65,18 +71,18 @@ class Desk:
     names of files only there.
     """
 
-    def __init__(self, name: str, data: Path, home: Path, policy: Policy):
+    def __init__(self, name: str, data: Path, home: Path, policy: SitePolicy):
         self.name, self.data, self.home, self.policy = name, data, home, policy
-        self.ledger = Ledger(home)
-        self.judge = Judge(policy, self.ledger)
+        self.ledger = AnswerLedger(home)
+        self.judge = RequestJudge(policy, self.ledger)
         self.broken = 0  # questions that ended in a fault of the program
-        self.seats: dict[str, Seat] = {}  # the newest alone
+        self.seats: dict[str, RunSeat] = {}  # the newest alone
         self.skipped: dict[str, str] = {}  # files that were told of
 
     def answer(self, letter: bytes) -> bytes:
         """A packed answer to a packed question; faults are answers too."""
-        ask = unpack(letter, self.policy.most_bytes)
-        if type(ask) is not Ask:
+        ask = unpack_tree(letter, self.policy.most_bytes)
+        if type(ask) is not SiteRequest:
             raise ProtofedError(f"a {type(ask).__name__} is no question")
         work = {
             "hello": self._hello,
@@ -86,35 +92,35 @@ class Desk:
         }
         try:
             check_fields(ask)
-            return pack(work[ask.what](ask))
+            return pack_tree(work[ask.what](ask))
         except ProtofedError as fault:
-            return pack(self._refused(ask, printable(str(fault), 300)))
+            return pack_tree(self._refused(ask, printable_text(str(fault), 300)))
         except Exception as fault:  # a broken question must not end the worker
             self.broken += 1
             if self.broken <= MOST_TRACEBACKS:  # a server that wants to fill the disk cannot
                 traceback.print_exc()
-            return pack(self._refused(ask, f"{type(fault).__name__}, see {LOG}"))
+            return pack_tree(self._refused(ask, f"{type(fault).__name__}, see {LOG}"))
 
-    def _refused(self, ask: Ask, reason: str) -> Answer:
+    def _refused(self, ask: SiteRequest, reason: str) -> SiteResponse:
         """A refusal, told here and put on record."""
         what = ask.what if type(ask.what) is str else "?"
-        self.ledger.write_refusal(_run_of(ask), printable(what, 20), reason)
-        say(f"{_title(ask)}refused: {reason}")
-        return refusal_to(ask, reason)
+        self.ledger.write_refusal(_run_of(ask), printable_text(what, 20), reason)
+        print_line(f"{_title(ask)}refused: {reason}")
+        return make_refusal(ask, reason)
 
-    def _hello(self, ask: Ask) -> Answer:
-        return answer_to(ask, told=self.name)
+    def _hello(self, ask: SiteRequest) -> SiteResponse:
+        return make_response(ask, told=self.name)
 
-    def _describe(self, ask: Ask) -> Answer:
+    def _describe(self, ask: SiteRequest) -> SiteResponse:
         """What this site offers; a run that its policy forbids is refused here already."""
-        inquiry = inquiry_from(ask.brief)
+        inquiry = parse_inquiry(ask.brief)
         self.judge.inquiry(inquiry)
         self.judge.side(inquiry.side)
         domain, classes = self._images(inquiry.side)
         counts = domain.train.labels.bincount(minlength=len(classes)).tolist()
         held = {name: count for name, count in zip(classes, counts, strict=True) if count}
-        sums = fingerprints(Benchmark("", classes, (domain,)))
-        offer = Offer(
+        sums = data_fingerprints(Benchmark("", classes, (domain,)))
+        offer = SiteDescription(
             site=self.name,
             classes=classes,
             train=len(domain.train),
@@ -122,27 +128,29 @@ class Desk:
             test=len(domain.test),
             fingerprint=sums[self.name],
             note=domain.note,
-            versions=versions(),
+            versions=software_versions(),
         )
-        return answer_to(ask, told=json.dumps(offer._asdict()))
+        return make_response(ask, told=json.dumps(offer._asdict()))
 
     def _images(self, side: int) -> tuple[Domain, tuple[str, ...]]:
         """This site's images; what is wrong with them is for its own log alone."""
         try:
-            domain, classes, skipped = own_domain(self.data, self.name, side)
+            domain, classes, skipped = read_site_domain(self.data, self.name, side)
         except ProtofedError as fault:
             print(f"error: {fault}", file=sys.stderr, flush=True)
-            say(f"the images cannot be used: {fault}")
+            print_line(f"the images cannot be used: {fault}")
             raise ProtofedError(f"its images cannot be used, see {LOG}") from fault
         if skipped and skipped != self.skipped:
-            names = some([f"{name} ({why})" for name, why in skipped.items()])
-            say(f"{len(skipped)} files of {self.data} are skipped: {names}")
+            names = name_some([f"{name} ({why})" for name, why in skipped.items()])
+            print_line(f"{len(skipped)} files of {self.data} are skipped: {names}")
         self.skipped = skipped
         return domain, classes
 
-    def _seat(self, ask: Ask) -> tuple[Seat, RunRecord]:
+    def _seat(self, ask: SiteRequest) -> tuple[RunSeat, AnsweredRun]:
         """The place in a run that a question is about, if the run may be; the newest is kept."""
-        brief = self.seats[ask.brief].brief if ask.brief in self.seats else brief_from(ask.brief)
+        brief = (
+            self.seats[ask.brief].brief if ask.brief in self.seats else parse_description(ask.brief)
+        )
         record = self.judge.run(ask, brief)
         if ask.brief not in self.seats:
             experiment = brief.experiment
@@ -150,16 +158,16 @@ class Desk:
             domain, classes = self._images(experiment.data.side)
             if list(classes) != brief.classes:
                 raise ProtofedError("its classes are not those that were agreed on")
-            place = place_of(experiment, classes, brief.sizes, domain)
-            self.seats = {ask.brief: Seat(brief, *place)}
+            place = site_place(experiment, classes, brief.sizes, domain)
+            self.seats = {ask.brief: RunSeat(brief, *place)}
         if record is None:
-            label = brief.experiment.method.about.label
-            say(f"{_title(ask)}{label}, {brief.experiment.rounds} rounds")
+            label = brief.experiment.method.info.label
+            print_line(f"{_title(ask)}{label}, {brief.experiment.rounds} rounds")
             self.ledger.write(ask.run, brief.digest, "begin")
             record = self.ledger.runs[ask.run]
         return self.seats[ask.brief], record
 
-    def _train(self, ask: Ask) -> Answer:
+    def _train(self, ask: SiteRequest) -> SiteResponse:
         """A leg of training; asked again from the same state, the answer is the one given before.
 
         The policy is applied on the way out, so that one that was tightened holds for old replies.
@@ -168,7 +176,7 @@ class Desk:
         if seat.own is None:
             raise ProtofedError("is left out of the training")
         check_inbox(ask.inbox, seat.own)
-        store = Store(self.home, ask)
+        store = ClientStateStore(self.home, ask)
         last = store.before(ask)
         state = last.state if last else seat.method.init_client(seat.own)
         key = _key(ask.inbox, state)
@@ -178,22 +186,22 @@ class Desk:
             self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, key)
             kept = self._trained(ask, seat, seat.own, state)
             store.keep(ask, key, kept)
-        return answer_to(ask, reply=self.policy.filtered(kept.reply))
+        return make_response(ask, reply=self.policy.filtered(kept.reply))
 
-    def _trained(self, ask: Ask, seat: Seat, site: Site, state: Any) -> Kept:
+    def _trained(self, ask: SiteRequest, seat: RunSeat, site: Site, state: Any) -> KeptReply:
         """What comes of a leg."""
         began = time.monotonic()
         with torch_threads(seat.brief.experiment.threads):
-            reply, after = attempt(seat.method, site, ask.inbox, state, ask.step)
+            reply, after = try_training(seat.method, site, ask.inbox, state, ask.step)
         _tell_trained(ask, reply.fault, time.monotonic() - began)
-        return Kept(reply, after)
+        return KeptReply(reply, after)
 
-    def _score(self, ask: Ask) -> Answer:
+    def _score(self, ask: SiteRequest) -> SiteResponse:
         """The right answers on this site's test images: of the product, or of its own model."""
         seat, record = self._seat(ask)
         site = seat.own if seat.method.personal and seat.own else seat.server
         check_inbox(ask.inbox, site)
-        last = Store(self.home, ask).before(ask) if site is seat.own else None
+        last = ClientStateStore(self.home, ask).before(ask) if site is seat.own else None
         state = last.state if last else seat.method.init_client(site)
         key = _key(ask.inbox, state)
         self.judge.scoring(ask, seat.brief, record, key)
@@ -202,26 +210,26 @@ class Desk:
         self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=key)
         with torch_threads(seat.brief.experiment.threads):
             check_answers(seat.method, site, ask.inbox, state, seat.test, self.policy)
-            counted = tally(seat.method, site, ask.inbox, state, seat.test)
-        return answer_to(ask, told=tallies_to(counted))
+            counted = count_correct(seat.method, site, ask.inbox, state, seat.test)
+        return make_response(ask, told=counts_to_json(counted))
 
 
 def _key(inbox: Message, state: Any) -> str:
     """What an answer follows from: the message, and the state that it meets."""
-    return hashlib.sha256(pack([inbox, state])).hexdigest()
+    return hashlib.sha256(pack_tree([inbox, state])).hexdigest()
 
 
-def _run_of(ask: Ask) -> str:
+def _run_of(ask: SiteRequest) -> str:
     """The name of a question's run, if it has one."""
     return ask.run if type(ask.run) is str and RUN_NAME.fullmatch(ask.run) else ""
 
 
-def _title(ask: Ask) -> str:
+def _title(ask: SiteRequest) -> str:
     """The run that a line is about; one that is only asked about has no name yet."""
     return f"run {_run_of(ask)[:8]}: " if _run_of(ask) else "a new run: "
 
 
-def _tell_trained(ask: Ask, fault: str, seconds: float) -> None:
+def _tell_trained(ask: SiteRequest, fault: str, seconds: float) -> None:
     leg = f", exchange {ask.leg + 1}" if ask.leg else ""
     how = fault or f"trained in {seconds:.1f} s"
-    say(f"{_title(ask)}round {ask.round + 1} of {ask.rounds}{leg}: {how}")
+    print_line(f"{_title(ask)}round {ask.round + 1} of {ask.rounds}{leg}: {how}")

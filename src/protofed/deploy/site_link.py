@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from protofed.core.errors import ProtofedError
-from protofed.core.lifeline import end_with_the_pipe
+from protofed.core.lifeline import exit_with_pipe
 from protofed.deploy.app_bundle import bundle_hash
-from protofed.deploy.fleet_connection import FleetConnection, Letter
+from protofed.deploy.fleet_connection import FleetConnection, WaitingRequest
 from protofed.deploy.flower_client import CallError
-from protofed.deploy.hatch import NO_QUESTION, ask
+from protofed.deploy.hatch import NO_QUESTION, ask_worker
 from protofed.deploy.life import stop_on_sigterm
-from protofed.deploy.lines import say
+from protofed.deploy.lines import print_line
 from protofed.deploy.reach import NETWORK
 
 LOOK = 0.3  # seconds between two looks for letters
@@ -85,14 +85,14 @@ class SiteLink:
             return False
         return True
 
-    def _carry(self, line: FleetConnection, letter: Letter, socket: Path) -> None:
+    def _carry(self, line: FleetConnection, letter: WaitingRequest, socket: Path) -> None:
         if not self._is_ours(line, letter):
             line.refuse(letter, "this site runs no app but protofed's own")
             return
         began = time.monotonic()
         try:
             content = line.content(letter, self.most)
-            answer = ask(socket, content, PATIENCE)
+            answer = ask_worker(socket, content, PATIENCE)
             if answer == NO_QUESTION:
                 raise ProtofedError("not a question of protofed's")
         except (ProtofedError, TimeoutError) as fault:
@@ -101,7 +101,7 @@ class SiteLink:
             raise
         line.answer(letter, answer, time.monotonic() - began)
 
-    def _is_ours(self, line: FleetConnection, letter: Letter) -> bool:
+    def _is_ours(self, line: FleetConnection, letter: WaitingRequest) -> bool:
         """Whether a run was started with our bundle; any other app is told of and recorded."""
         if letter.run not in self.ours:
             app, found = line.app_of(letter.run)
@@ -113,7 +113,9 @@ class SiteLink:
         return self.ours[letter.run]
 
     def _report(self, app: str, found: str) -> None:
-        say(f"REFUSED: the server asked this site to run a foreign app ({app[:80]}, {found[:12]})")
+        print_line(
+            f"REFUSED: the server asked this site to run a foreign app ({app[:80]}, {found[:12]})"
+        )
         now = time.strftime("%FT%TZ", time.gmtime())
         told = {"time": now, "app": app[:200], "sha256": found[:64], "ours": bundle_hash()}
         with suppress(OSError):  # a full disk does not let anything in
@@ -142,16 +144,16 @@ class SiteLink:
         """Say something, unless it was the last thing said."""
         if text != self.last:
             self.last = text
-            say(text)
+            print_line(text)
 
 
-def main() -> None:
+def link_main() -> None:
     """Speak with the server until the parent ends."""
     parser = argparse.ArgumentParser()
     for name in ("server", "name", "folder", "socket", "most", "life", "keys"):
         parser.add_argument(f"--{name}", required=name != "keys")
     given = parser.parse_args()
-    end_with_the_pipe(int(given.life))
+    exit_with_pipe(int(given.life))
     stop_on_sigterm()
     keys = Path(given.keys) if given.keys else None
     link = SiteLink(given.server, given.name, keys, Path(given.folder), int(given.most))
@@ -160,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    link_main()

@@ -8,25 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.disk import write_json, write_whole
+from protofed.core.disk import atomic_write, atomic_write_json
 from protofed.core.errors import ProtofedError
-from protofed.core.pack import pack, unpack
+from protofed.core.pack import pack_tree, unpack_tree
 from protofed.deploy.judge import RUN_NAME
-from protofed.engines.wire import Ask
+from protofed.engines.wire import SiteRequest
 
 KEPT_RUNS = 8  # of which a site keeps states; the longest untouched ones go first
 LINEAGE = "lineage.json"
 Leg = tuple[int, int]
 
 
-class Kept(NamedTuple):
+class KeptReply(NamedTuple):
     """What a site has kept of one leg: its reply, before the policy, and its state after it."""
 
     reply: Any
     state: Any
 
 
-class Store:
+class ClientStateStore:
     """The states of one run: what was made in each leg, and which of it the session stands on.
 
     A leg that is asked for with the same message, from the same state, has the reply that it had
@@ -34,7 +34,7 @@ class Store:
     states of before that round, whatever was made after it.
     """
 
-    def __init__(self, home: Path, ask: Ask):
+    def __init__(self, home: Path, ask: SiteRequest):
         if not RUN_NAME.fullmatch(ask.run) or not RUN_NAME.fullmatch(ask.session):
             raise ProtofedError("not the name of a run")
         self.folder = home / "runs" / ask.run
@@ -43,7 +43,7 @@ class Store:
             _drop_old(self.folder.parent)
         self.lineage = self._continued(ask)
 
-    def _continued(self, ask: Ask) -> dict[Leg, str]:
+    def _continued(self, ask: SiteRequest) -> dict[Leg, str]:
         """The legs that the session stands on, each with the key of what was made in it."""
         try:
             told = json.loads((self.folder / LINEAGE).read_bytes())
@@ -54,7 +54,7 @@ class Store:
             return legs
         return {leg: key for leg, key in legs.items() if leg < (ask.start, 0)}
 
-    def before(self, ask: Ask) -> Kept | None:
+    def before(self, ask: SiteRequest) -> KeptReply | None:
         """What was made in the newest leg before this one."""
         for leg in sorted(
             (leg for leg in self.lineage if leg < (ask.round, ask.leg)), reverse=True
@@ -63,26 +63,26 @@ class Store:
                 return kept
         return None
 
-    def at(self, ask: Ask, key: str) -> Kept | None:
+    def at(self, ask: SiteRequest, key: str) -> KeptReply | None:
         """What was made in this leg from the same message and state; the session stands on it."""
         kept = self._read((ask.round, ask.leg), key)
         if kept:
             self._stand_on(ask, key)
         return kept
 
-    def keep(self, ask: Ask, key: str, kept: Kept) -> None:
+    def keep(self, ask: SiteRequest, key: str, kept: KeptReply) -> None:
         """Write what came of a leg, and drop what no checkpoint can lead back to."""
-        write_whole(self._file((ask.round, ask.leg), key), pack(list(kept)))
+        atomic_write(self._file((ask.round, ask.leg), key), pack_tree(list(kept)))
         self._stand_on(ask, key)
         needed = max((leg for leg in self.lineage if leg < (ask.floor, 0)), default=(0, 0))
         for file, leg in self._files():
             if leg < min(needed, (ask.floor, 0)):
                 file.unlink(missing_ok=True)
 
-    def _stand_on(self, ask: Ask, key: str) -> None:
+    def _stand_on(self, ask: SiteRequest, key: str) -> None:
         self.lineage[ask.round, ask.leg] = key
         legs = {f"{number}-{leg}": made for (number, leg), made in self.lineage.items()}
-        write_json(self.folder / LINEAGE, {"session": ask.session, "legs": legs})
+        atomic_write_json(self.folder / LINEAGE, {"session": ask.session, "legs": legs})
 
     def _files(self) -> Iterator[tuple[Path, Leg]]:
         for file in self.folder.glob("*.safetensors"):
@@ -91,10 +91,10 @@ class Store:
     def _file(self, leg: Leg, key: str) -> Path:
         return self.folder / f"{leg[0]}-{leg[1]}-{key[:32]}.safetensors"
 
-    def _read(self, leg: Leg, key: str) -> Kept | None:
+    def _read(self, leg: Leg, key: str) -> KeptReply | None:
         """What was kept; nothing of a file that is gone or damaged, which is made again."""
         try:
-            return Kept(*unpack(self._file(leg, key).read_bytes()))
+            return KeptReply(*unpack_tree(self._file(leg, key).read_bytes()))
         except (OSError, ProtofedError, TypeError):
             return None
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from protofed.core.errors import ProtofedError
-from protofed.deploy.coordinate import coordinate
-from protofed.deploy.job import Job, Listener
-from protofed.deploy.serve import find
-from protofed.engines.post import Post
+from protofed.deploy.coordinate import coordinate_run
+from protofed.deploy.job import JobListener, SubmittedJob
+from protofed.deploy.serve import find_server
+from protofed.engines.post import SiteMessenger
 from protofed.experiment.rundir import RunDir
-from protofed.experiment.submitted import RECORD, experiment_of, offers_on_record
+from protofed.experiment.submitted import RECORD, recorded_descriptions, remote_experiment
 
 
-def finished(job: Job) -> RunDir | None:
+def finished_run(job: SubmittedJob) -> RunDir | None:
     """The folder of a job whose run is finished: to read it, nobody has to be asked.
 
     The default folder's name depends on the sites' images, so that it is not known here.
@@ -22,16 +22,16 @@ def finished(job: Job) -> RunDir | None:
     folder = RunDir(Path(job.here) / job.out)
     if not job.out or not folder.done.exists() or not (folder.path / RECORD).exists():
         return None
-    folder.check(experiment_of(job.spec, offers_on_record(folder.path)))
+    folder.check(remote_experiment(job.spec, recorded_descriptions(folder.path)))
     return folder
 
 
-def submit(job: Job, home: Path, listener: Listener) -> RunDir:
+def submit_job(job: SubmittedJob, home: Path, listener: JobListener) -> RunDir:
     """Play a job with the server whose files are in `home`; the folder of its run.
 
     The run ends with this process: who wants it to outlive a terminal lets it run in a service.
     """
-    server = find(home)
+    server = find_server(home)
     if unknown := [name for name in job.sites if server.sites and name not in server.sites]:
         raise ProtofedError(
             f"--sites: the server has no key of {', '.join(unknown)}; it has those of "
@@ -42,4 +42,4 @@ def submit(job: Job, home: Path, listener: Listener) -> RunDir:
     from protofed.deploy.run_channel import RunChannel  # Flower takes a second to load
 
     with RunChannel(server.url, server.secret, server.ca) as channel:
-        return coordinate(Post(channel), job, listener)
+        return coordinate_run(SiteMessenger(channel), job, listener)

@@ -14,26 +14,26 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from protofed.core.allocator import keep_memory
+from protofed.core.allocator import tune_malloc
 from protofed.core.errors import ProtofedError
-from protofed.core.lifeline import end_with_the_pipe
-from protofed.deploy.hatch import NO_QUESTION, listener
+from protofed.core.lifeline import exit_with_pipe
+from protofed.deploy.hatch import NO_QUESTION, open_worker_socket
 from protofed.deploy.policy import read_policy
-from protofed.deploy.site import Desk
+from protofed.deploy.site import RequestHandler
 
 
-def main() -> None:
+def worker_main_site() -> None:
     """Answer at a socket until the parent ends."""
     parser = argparse.ArgumentParser()
     for name in ("name", "data", "home", "socket", "policy", "life"):
         parser.add_argument(f"--{name}", required=name != "policy")
     given = parser.parse_args()
-    end_with_the_pipe(int(given.life))
-    keep_memory()
+    exit_with_pipe(int(given.life))
+    tune_malloc()
     policy = read_policy(Path(given.policy) if given.policy else None)
     limit_memory(policy.max_memory_gb)
-    desk = Desk(given.name, Path(given.data), Path(given.home), policy)
-    with listener(Path(given.socket)) as door:
+    desk = RequestHandler(given.name, Path(given.data), Path(given.home), policy)
+    with open_worker_socket(Path(given.socket)) as door:
         while True:
             # A link that was killed while it waited: the next one asks again.
             with suppress(EOFError, OSError, AuthenticationError), door.accept() as connection:
@@ -50,7 +50,7 @@ def limit_memory(gigabytes: float | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def _serve(desk: Desk, connection: Connection) -> None:
+def _serve(desk: RequestHandler, connection: Connection) -> None:
     letter = connection.recv_bytes(desk.policy.most_bytes)
     try:
         answer = desk.answer(letter)
@@ -61,4 +61,4 @@ def _serve(desk: Desk, connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    worker_main_site()

@@ -26,7 +26,7 @@ PAGE = mmap.ALLOCATIONGRANULARITY
 ALIGN = 64  # bytes, as torch aligns what it allocates: kernels must not see a difference
 
 
-class Arena:
+class SharedTreeBuffer:
     """A block behind a file handle that grows as needed; whoever has the handle can map it.
 
     A tree is written as its tensors in a row. What says how to read them back is the outline of
@@ -40,7 +40,7 @@ class Arena:
 
     def write(self, thing: T) -> T:
         """Copy a tree in, over what was there before; its outline."""
-        shape = outline(thing)
+        shape = tree_outline(thing)
         copies, targets = tree.leaves(thing), tree.leaves(self._views(shape, grow=True))
         for target, source in zip(targets, copies, strict=True):
             target.copy_(source)
@@ -82,7 +82,7 @@ def _reserve(handle: int, start: int, size: int) -> None:
         ) from fault
 
 
-def outline(thing: T) -> T:
+def tree_outline(thing: T) -> T:
     """A tree with the same shapes, strides and dtypes that holds no numbers."""
     return tree.map(lambda leaf: torch.empty_like(leaf, device="meta"), thing)
 
@@ -96,19 +96,19 @@ def _places(shape: object) -> tuple[list[int], int]:
     return places, end
 
 
-def shared_handle() -> int:
+def shared_memory_handle() -> int:
     """A handle of memory that has no name: the system frees it with its last process."""
-    return os.memfd_create("protofed") if hasattr(os, "memfd_create") else nameless_file()
+    return os.memfd_create("protofed") if hasattr(os, "memfd_create") else unnamed_file()
 
 
-def nameless_file(folder: Path | None = None) -> int:
+def unnamed_file(folder: Path | None = None) -> int:
     """A handle of a file that has no name: the system frees it with its last handle and map."""
     with tempfile.TemporaryFile(dir=folder) as stream:
         return os.dup(stream.fileno())
 
 
 @dataclass(frozen=True, eq=False)
-class Slot:
+class FileSlot:
     """A place in a file, and the maps through which somebody may still be looking at it."""
 
     start: int
@@ -116,14 +116,14 @@ class Slot:
     maps: WeakSet[mmap.mmap] = field(default_factory=WeakSet)
 
 
-class Filed(NamedTuple, Generic[T]):
+class FiledTree(NamedTuple, Generic[T]):
     """A tree in a file: where, and its outline."""
 
-    slot: Slot
+    slot: FileSlot
     shape: T
 
 
-class Pile(MutableMapping[K, T]):
+class SpillDict(MutableMapping[K, T]):
     """Trees by key: in memory while there is room (bytes), the rest in one nameless file.
 
     From the file a tree is mapped when it is asked for, and unmapped when it is let go of: a walk
@@ -132,8 +132,8 @@ class Pile(MutableMapping[K, T]):
 
     def __init__(self, room: int, folder: Path | None = None):
         self.room, self.folder = room, folder
-        self.held: dict[K, T | Filed[T]] = {}
-        self.left: list[Slot] = []  # whose trees were replaced
+        self.held: dict[K, T | FiledTree[T]] = {}
+        self.left: list[FileSlot] = []  # whose trees were replaced
         self.end, self.handle = 0, -1
 
     def __setitem__(self, key: K, thing: T) -> None:
@@ -144,35 +144,35 @@ class Pile(MutableMapping[K, T]):
         self.room = room if filed else room - size
         self._leave(before)
 
-    def _in_memory(self, held: T | Filed[T]) -> int:
-        return 0 if isinstance(held, Filed) else tree.nbytes(held)
+    def _in_memory(self, held: T | FiledTree[T]) -> int:
+        return 0 if isinstance(held, FiledTree) else tree.nbytes(held)
 
-    def _leave(self, held: T | Filed[T] | None) -> None:
-        if isinstance(held, Filed):
+    def _leave(self, held: T | FiledTree[T] | None) -> None:
+        if isinstance(held, FiledTree):
             self.left.append(held.slot)
 
-    def _filed(self, thing: T) -> Filed[T]:
+    def _filed(self, thing: T) -> FiledTree[T]:
         if self.handle < 0:
-            self.handle = nameless_file(self.folder)
+            self.handle = unnamed_file(self.folder)
             weakref.finalize(self, os.close, self.handle)
             _allow_many_maps()
         slot = self._slot(_places(thing)[1])
-        return Filed(slot, Arena(self.handle, slot.start).write(thing))
+        return FiledTree(slot, SharedTreeBuffer(self.handle, slot.start).write(thing))
 
-    def _slot(self, needed: int) -> Slot:
+    def _slot(self, needed: int) -> FileSlot:
         for slot in self.left:
             if slot.size >= needed and not slot.maps:
                 self.left.remove(slot)
                 return slot
-        slot = Slot(self.end, -(-needed // PAGE) * PAGE)
+        slot = FileSlot(self.end, -(-needed // PAGE) * PAGE)
         self.end += slot.size
         return slot
 
     def __getitem__(self, key: K) -> T:
         held = self.held[key]
-        if not isinstance(held, Filed):
+        if not isinstance(held, FiledTree):
             return held
-        arena = Arena(self.handle, held.slot.start)
+        arena = SharedTreeBuffer(self.handle, held.slot.start)
         thing: T = arena.read(held.shape)
         held.slot.maps.update(arena.maps)
         return thing

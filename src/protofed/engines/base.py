@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Protocol
 
 from protofed.core.errors import DivergedError
-from protofed.core.memory import memory_for
+from protofed.core.memory import explain_oom
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.tally import Tallies
 
 
-def attempt(
-    method: Method[S, C], site: Site, inbox: Message, state: C, step: Step
+def try_training(
+    method: Method[S, C], site: Site, inbox: Message, state: C, step: RoundContext
 ) -> tuple[Message, C]:
     """Let a client train; where its training diverges, it says so and keeps its old state."""
     try:
-        with memory_for(f"client {site.id}, in round {step.round + 1},"):
+        with explain_oom(f"client {site.id}, in round {step.round + 1},"):
             return method.train(site, inbox, state, step)
     except DivergedError as fault:
         return Message(fault=str(fault)), state
@@ -29,7 +29,7 @@ class Engine(Protocol):
     """Carries messages to the clients and back, and holds what the clients keep private."""
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: Step
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
     ) -> Mapping[ClientId, Message]:
         """Let each addressed client train; the replies, in any order and without lost ones."""
 

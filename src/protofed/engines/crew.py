@@ -16,34 +16,44 @@ from typing import Any
 
 from protofed.core.errors import ProtofedError
 from protofed.core.site import SERVER, ClientId
-from protofed.engines.arena import Arena, shared_handle
-from protofed.engines.worker import COMMAND, Given, Handles, Link, Setup, Task
+from protofed.engines.arena import SharedTreeBuffer, shared_memory_handle
+from protofed.engines.worker import (
+    COMMAND,
+    TaskInput,
+    WorkerHandles,
+    WorkerLink,
+    WorkerSetup,
+    WorkerTask,
+)
 
 LONGEST_END = 5  # seconds that a worker has to end by itself
 
 
-class Worker:
+class WorkerHandle:
     """One worker process."""
 
     def __init__(self) -> None:
-        self.down, self.up = Arena(shared_handle()), Arena(shared_handle())
+        self.down, self.up = (
+            SharedTreeBuffer(shared_memory_handle()),
+            SharedTreeBuffer(shared_memory_handle()),
+        )
         ours, theirs = socket.socketpair()
         life, self.life = os.pipe()
-        handles = Handles(theirs.fileno(), life, self.down.handle, self.up.handle)
+        handles = WorkerHandles(theirs.fileno(), life, self.down.handle, self.up.handle)
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *map(str, handles)],
             pass_fds=handles,
         )
         theirs.close()
         os.close(life)
-        self.link = Link(ours.detach())
+        self.link = WorkerLink(ours.detach())
         self.link.give(sys.path)
 
-    def brief(self, setup: Setup, images: Arena) -> None:
+    def set_up(self, setup: WorkerSetup, images: SharedTreeBuffer) -> None:
         """Tell it of a federation, and wait until it knows."""
         self.link.give((setup, None))
         send_handle(self.link.connection, images.handle, self.process.pid)
-        checked(self.link.take())
+        unwrap_answer(self.link.take())
 
     def end(self) -> int:
         """End the process, by force if need be; its exit code."""
@@ -59,31 +69,33 @@ class Worker:
         return code
 
 
-def checked(answer: Any) -> Any:
+def unwrap_answer(answer: Any) -> Any:
     """A worker's answer; a fault that it met is raised here."""
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-class Crew:
+class WorkerPool:
     """Workers that share a list of tasks; one that dies is replaced, and its task begun again."""
 
     def __init__(self, count: int):
-        self.workers = [Worker() for _ in range(count)]  # they import torch side by side
+        self.workers = [WorkerHandle() for _ in range(count)]  # they import torch side by side
 
-    def brief(self, setup: Setup, images: Arena, tell: Callable[[str], None]) -> None:
+    def set_up(
+        self, setup: WorkerSetup, images: SharedTreeBuffer, tell: Callable[[str], None]
+    ) -> None:
         """Tell everyone of a federation, and whom to tell of deaths; may be done again."""
         self.setup, self.images, self.tell = setup, images, tell
         for worker in self.workers:
-            worker.brief(setup, images)
+            worker.set_up(setup, images)
 
-    def play(
-        self, tasks: Sequence[Task], given: Callable[[ClientId], Given]
+    def run_tasks(
+        self, tasks: Sequence[WorkerTask], given: Callable[[ClientId], TaskInput]
     ) -> Iterator[tuple[int, Any]]:
         """Each task's number and what came of it, as they finish; they start in their order."""
         waiting, died = deque(range(len(tasks))), set[int]()
-        busy: dict[Worker, int] = {}
+        busy: dict[WorkerHandle, int] = {}
         while waiting or busy:
             for worker in self.workers:
                 if waiting and worker not in busy:
@@ -99,14 +111,16 @@ class Crew:
                     died.add(number)
                     waiting.appendleft(number)
                 else:
-                    yield number, tasks[number].take(checked(answer), worker.up)
+                    yield number, tasks[number].take(unwrap_answer(answer), worker.up)
 
-    def _start(self, worker: Worker, task: Task, given: Callable[[ClientId], Given]) -> None:
+    def _start(
+        self, worker: WorkerHandle, task: WorkerTask, given: Callable[[ClientId], TaskInput]
+    ) -> None:
         outline = worker.down.write([*given(task.client)])
         with suppress(ConnectionError):  # it died while it was idle: `take` will see it
             worker.link.give((task, outline))
 
-    def _replace(self, worker: Worker, client: ClientId, last: bool) -> None:
+    def _replace(self, worker: WorkerHandle, client: ClientId, last: bool) -> None:
         """Report whose worker died and start another one, unless that was its last chance."""
         code = worker.end()
         ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -119,8 +133,8 @@ class Crew:
                 f"smaller batches, or look at the system's log"
             )
         self.tell(f"{news} and was started again")
-        fresh = self.workers[self.workers.index(worker)] = Worker()
-        fresh.brief(self.setup, self.images)
+        fresh = self.workers[self.workers.index(worker)] = WorkerHandle()
+        fresh.set_up(self.setup, self.images)
 
     def end(self) -> None:
         """Leave nothing running."""

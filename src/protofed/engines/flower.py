@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple
 
-from protofed.core.admission import FRAME, opened
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.admission import FRAME, decode_reply
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.pack import pack, unpack
-from protofed.core.site import SERVER, ClientId, Site, Step
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.core.site import SERVER, ClientId, RoundContext, Site
 from protofed.core.tally import Tallies
-from protofed.engines.post import Letter, Lost, Post
-from protofed.engines.rounds import Event, expected
-from protofed.engines.wire import Answer, Ask, checked, tallies_from
+from protofed.engines.post import NoAnswer, OutgoingRequest, SiteMessenger
+from protofed.engines.rounds import RoundEvent, expected_reply
+from protofed.engines.wire import SiteRequest, SiteResponse, check_response, counts_from_json
 
 MOST_REASON = 300
 
 
-class Told(NamedTuple):
+class RunInfo(NamedTuple):
     """What the sites are told of a run with every message."""
 
     name: str  # states are kept under it
@@ -29,7 +29,7 @@ class Told(NamedTuple):
     rounds: int
 
 
-class Fleet(NamedTuple):
+class SiteRoster(NamedTuple):
     """Who takes part: the clients' sites by name, and how many test images each site has."""
 
     clients: Mapping[ClientId, str]
@@ -41,14 +41,14 @@ class FlowerEngine(Generic[S, C]):
 
     def __init__(
         self,
-        post: Post,
+        post: SiteMessenger,
         method: Method[S, C],
         server: Site,
-        fleet: Fleet,
-        run: Told,
+        fleet: SiteRoster,
+        run: RunInfo,
         deadline: float,
         least: int,
-        note: Callable[[Event], None],
+        note: Callable[[RoundEvent], None],
         tell: Callable[[str], None],
     ):
         self.post, self.method, self.server, self.fleet, self.run = post, method, server, fleet, run
@@ -58,7 +58,9 @@ class FlowerEngine(Generic[S, C]):
         self.finished = 0
         self.saved: list[int] = []  # rounds behind the checkpoints of this session
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
         self.finished = step.round + 1
         if self.start is None:
             self.start = step.round
@@ -66,11 +68,11 @@ class FlowerEngine(Generic[S, C]):
         packed = {key: self._letter("train", inbox, step) for key, inbox in different.items()}
         names = {client: self.fleet.clients[client] for client in inboxes}
         held = {
-            client: expected(self.method, self.server, client, inbox, step)
+            client: expected_reply(self.method, self.server, client, inbox, step)
             for client, inbox in inboxes.items()
         }
         letters = {
-            names[client]: Letter(packed[id(inbox)], held[client].most_bytes)
+            names[client]: OutgoingRequest(packed[id(inbox)], held[client].max_bytes)
             for client, inbox in inboxes.items()
         }
         answers = self.post.ask(letters, self.deadline, self.least)
@@ -78,39 +80,47 @@ class FlowerEngine(Generic[S, C]):
         for client in inboxes:
             try:
                 blob = _there(answers[names[client]])
-                replies[client] = self._checked(opened(blob, held[client]), "train", step).reply
+                replies[client] = self._checked(
+                    decode_reply(blob, held[client]), "train", step
+                ).reply
             except ProtofedError as fault:
                 self._note(step, client, str(fault))
         return replies
 
-    def _letter(self, what: str, inbox: Message, step: Step) -> bytes:
+    def _letter(self, what: str, inbox: Message, step: RoundContext) -> bytes:
         floor = self.saved[-2] if len(self.saved) > 1 else 0
         start = self.start or 0
         run, session = self.run.name, self.session
-        return pack(Ask(what, self.run.brief, run, session, start, floor, *step, inbox))
+        return pack_tree(
+            SiteRequest(what, self.run.brief, run, session, start, floor, *step, inbox)
+        )
 
-    def _checked(self, answer: object, what: str, step: Step) -> Answer:
-        return checked(answer, (what, self.run.name, self.session, step.round, step.leg))
+    def _checked(self, answer: object, what: str, step: RoundContext) -> SiteResponse:
+        return check_response(
+            answer, (what, self.run.name, self.session, step.round, step.exchange)
+        )
 
-    def _note(self, step: Step, client: ClientId, reason: str) -> None:
+    def _note(self, step: RoundContext, client: ClientId, reason: str) -> None:
         site = self.fleet.clients[client]
-        self.note(Event(step, client, printable(f"{site}: {reason}", MOST_REASON)))
+        self.note(RoundEvent(step, client, printable_text(f"{site}: {reason}", MOST_REASON)))
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
         """Each site counts on its own test images; of a client's own model only there."""
         clients = {name: client for client, name in self.fleet.clients.items()}
         everyone = [*self.fleet.tests] if SERVER in who else [self.fleet.clients[c] for c in who]
-        step = Step(self.finished, self.run.rounds)
-        letter = Letter(self._letter("score", inbox, step), FRAME)
+        step = RoundContext(self.finished, self.run.rounds)
+        letter = OutgoingRequest(self._letter("score", inbox, step), FRAME)
         answers = self.post.ask(dict.fromkeys(everyone, letter), self.deadline)
         rows: dict[ClientId, dict[str, Tallies]] = {client: {} for client in who}
         for name in everyone:
             try:
-                told = self._checked(unpack(_there(answers[name]), most=FRAME), "score", step).told
+                told = self._checked(
+                    unpack_tree(_there(answers[name]), most=FRAME), "score", step
+                ).told
                 row = rows[SERVER if SERVER in rows else clients[name]]
-                row[name] = tallies_from(told, self.fleet.tests[name])
+                row[name] = counts_from_json(told, self.fleet.tests[name])
             except ProtofedError as fault:
-                self.tell(printable(f"{name} has not scored: {fault}", MOST_REASON))
+                self.tell(printable_text(f"{name} has not scored: {fault}", MOST_REASON))
         return rows
 
     def save(self, folder: Path) -> None:
@@ -124,7 +134,7 @@ class FlowerEngine(Generic[S, C]):
         """Nothing runs here; the sites go on waiting for messages."""
 
 
-def _there(answer: bytes | Lost) -> bytes:
-    if isinstance(answer, Lost):
+def _there(answer: bytes | NoAnswer) -> bytes:
+    if isinstance(answer, NoAnswer):
         raise ProtofedError(answer.reason)
     return answer

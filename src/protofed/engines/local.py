@@ -10,15 +10,15 @@ from typing import Generic
 import torch
 
 from protofed.core import tree
-from protofed.core.disk import write_whole
+from protofed.core.disk import atomic_write
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.pack import pack, unpack
-from protofed.core.site import ClientId, Dataset, Site, Step
-from protofed.core.tally import Tallies, tally
-from protofed.engines.arena import Pile
-from protofed.engines.base import attempt
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
+from protofed.core.tally import Tallies, count_correct
+from protofed.engines.arena import SpillDict
+from protofed.engines.base import try_training
 
 CPU = torch.device("cpu")
 IN_MEMORY = 2**27  # bytes of client states, and of one exchange's replies; more goes to disk
@@ -36,7 +36,7 @@ class LocalEngine(Generic[S, C]):
         self,
         method: Method[S, C],
         sites: Mapping[ClientId, Site],
-        tests: Mapping[str, Dataset] | None = None,
+        tests: Mapping[str, ArrayDataset] | None = None,
         order: Callable[[Iterable[ClientId]], Iterable[ClientId]] = sorted,
         scratch: Path | None = None,
         device: torch.device = CPU,
@@ -44,7 +44,7 @@ class LocalEngine(Generic[S, C]):
         self.method, self.sites, self.tests, self.order = method, sites, tests or {}, order
         self.scratch, self.device = scratch, device
         self.states: MutableMapping[ClientId, C]  # only of clients that have trained
-        self.states = Pile(IN_MEMORY, scratch)
+        self.states = SpillDict(IN_MEMORY, scratch)
 
     def state(self, client: ClientId) -> C:
         """A client's private state; before its first training, the initial one."""
@@ -53,25 +53,29 @@ class LocalEngine(Generic[S, C]):
         return self.method.init_client(self.sites[client])
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: Step
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
     ) -> Mapping[ClientId, Message]:
         trained = ((c, *self._train(c, inboxes[c], step)) for c in self.order(inboxes))
         return self._piled(trained)
 
     def _piled(self, trained: Iterable[tuple[ClientId, Message, C]]) -> Mapping[ClientId, Message]:
         """Take the states of clients as they come, and pile up their replies."""
-        replies: Pile[ClientId, Message] = Pile(IN_MEMORY, self.scratch)
+        replies: SpillDict[ClientId, Message] = SpillDict(IN_MEMORY, self.scratch)
         for client, reply, state in trained:
             replies[client], self.states[client] = reply, state
         return replies
 
-    def _train(self, client: ClientId, inbox: Message, step: Step) -> tuple[Message, C]:
+    def _train(self, client: ClientId, inbox: Message, step: RoundContext) -> tuple[Message, C]:
         """A client's reply and state; on another device there is room for one client at a time."""
         site, state = self.sites[client], self.state(client)
         if self.device == CPU:
-            return attempt(self.method, site, inbox, state, step)
-        there = site.on(self.device), tree.to(inbox, self.device), tree.to(state, self.device)
-        reply, after = attempt(self.method, *there, step)
+            return try_training(self.method, site, inbox, state, step)
+        there = (
+            site.to_device(self.device),
+            tree.to(inbox, self.device),
+            tree.to(state, self.device),
+        )
+        reply, after = try_training(self.method, *there, step)
         return tree.to(reply, CPU), tree.to(after, CPU)
 
     def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
@@ -80,9 +84,14 @@ class LocalEngine(Generic[S, C]):
             for client in who
         }
 
-    def _tally(self, client: ClientId, inbox: Message, test: Dataset) -> Tallies:
-        site, state = self.sites[client].on(self.device), tree.to(self.state(client), self.device)
-        return tally(self.method, site, tree.to(inbox, self.device), state, test.to(self.device))
+    def _tally(self, client: ClientId, inbox: Message, test: ArrayDataset) -> Tallies:
+        site, state = (
+            self.sites[client].to_device(self.device),
+            tree.to(self.state(client), self.device),
+        )
+        return count_correct(
+            self.method, site, tree.to(inbox, self.device), state, test.to(self.device)
+        )
 
     def close(self) -> None:
         """Nothing to end: it all happened in this process."""
@@ -90,7 +99,7 @@ class LocalEngine(Generic[S, C]):
     def save(self, folder: Path) -> None:
         for number, clients in enumerate(self._shards()):
             shard = {client: self.states[client] for client in clients}
-            write_whole(folder / f"clients-{number}.safetensors", pack(shard))
+            atomic_write(folder / f"clients-{number}.safetensors", pack_tree(shard))
 
     def _shards(self) -> list[list[ClientId]]:
         """The clients with a state, cut so that no group's states are larger than a file may be."""
@@ -101,9 +110,9 @@ class LocalEngine(Generic[S, C]):
         return [[client for _, client in group] for _, group in groupby(cut, lambda pair: pair[0])]
 
     def load(self, folder: Path) -> None:
-        self.states = Pile(IN_MEMORY, self.scratch)
+        self.states = SpillDict(IN_MEMORY, self.scratch)
         for file in sorted(folder.glob("clients*.safetensors")):
-            shard: dict[ClientId, C] = unpack(file.read_bytes())
+            shard: dict[ClientId, C] = unpack_tree(file.read_bytes())
             if not isinstance(shard, dict) or not all(isinstance(client, int) for client in shard):
                 raise ProtofedError(f"{file} does not hold the states of clients")
             self.states.update(shard)

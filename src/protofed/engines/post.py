@@ -8,58 +8,58 @@ from typing import NamedTuple, Protocol
 
 from protofed.core.admission import FRAME
 from protofed.core.errors import ProtofedError
-from protofed.core.pack import pack, unpack
-from protofed.engines.wire import SITE_NAME, Ask, checked
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.engines.wire import SITE_NAME, SiteRequest, check_response
 
 PAUSE = 0.1  # seconds between two looks for answers
 LOOK = 1.0  # seconds between two looks at who is online
 HELLO_SECONDS = 60.0
 
 
-class Lost(NamedTuple):
+class NoAnswer(NamedTuple):
     """Why there is no answer."""
 
     reason: str
 
 
-class Online(NamedTuple):
+class OnlineSite(NamedTuple):
     """A site that is connected, by its number; its name is "" if nobody vouches for it."""
 
     node: int
     name: str
 
 
-class Letter(NamedTuple):
+class OutgoingRequest(NamedTuple):
     """What a site is sent, and how many bytes its answer may have."""
 
     content: bytes
-    most: int
+    max_answer_bytes: int
 
 
-class Channel(Protocol):
+class RequestChannel(Protocol):
     """What carries letters."""
 
-    def online(self) -> Iterable[Online]:
+    def online(self) -> Iterable[OnlineSite]:
         """The sites that are connected now."""
 
     def send(self, node: int, letter: bytes, seconds: float, most: int) -> str:
         """Send a letter that is worth nothing after some seconds; its number, "" if not taken."""
 
-    def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | Lost]:
+    def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
         """The answers that have come by now, each once; to each letter, the bytes it may have."""
 
     def forget(self, letters: Iterable[str]) -> None:
         """Let go of letters whose answers nobody waits for any more."""
 
 
-class Post:
+class SiteMessenger:
     """Knows which sites are online, and brings letters to them and answers back.
 
     Sites whose keys are registered have the names that they were registered with. Others are
     asked for their names, and believed: only for a federation on one machine.
     """
 
-    def __init__(self, channel: Channel):
+    def __init__(self, channel: RequestChannel):
         self.channel = channel
         self.names: dict[int, str] = {}  # by a site's number, in the order of arrival
         self.hellos: dict[str, int] = {}  # letters to nodes without a name that are on their way
@@ -70,7 +70,7 @@ class Post:
         nodes = list(self.channel.online())
         self.names.update({each.node: each.name for each in nodes if each.name})
         asked = {*self.names, *self.hellos.values()}
-        hello = pack(Ask("hello"))
+        hello = pack_tree(SiteRequest("hello"))
         for node in [each.node for each in nodes if each.node not in asked]:
             if number := self.channel.send(node, hello, HELLO_SECONDS, FRAME):
                 self.hellos[number] = node
@@ -82,41 +82,41 @@ class Post:
         self.nameless = len(here - self.names.keys())
         return {name: node for node, name in self.names.items() if node in here}
 
-    def _answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | Lost]:
+    def _answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
         return self.channel.answers(waiting) if waiting else {}
 
     def ask(
-        self, letters: Mapping[str, Letter], deadline: float, least: int = 1
-    ) -> dict[str, bytes | Lost]:
+        self, letters: Mapping[str, OutgoingRequest], deadline: float, least: int = 1
+    ) -> dict[str, bytes | NoAnswer]:
         """Each site's answer, or why there is none, after at most `deadline` seconds.
 
         Who is not online is not waited for, unless there would be fewer than `least` answers.
         """
         end, looked = time.monotonic() + deadline, -LOOK
         absent, waiting = list(letters), dict[str, str]()
-        answers: dict[str, bytes | Lost] = {}
+        answers: dict[str, bytes | NoAnswer] = {}
         while (left := end - time.monotonic()) > 0:
             if absent and time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
                 self._send(letters, absent, waiting, answers, left)
-            most = {number: letters[name].most for number, name in waiting.items()}
+            most = {number: letters[name].max_answer_bytes for number, name in waiting.items()}
             for number, answer in self._answers(most).items():
                 answers[waiting.pop(number)] = answer
-            good = sum(not isinstance(answer, Lost) for answer in answers.values())
+            good = sum(not isinstance(answer, NoAnswer) for answer in answers.values())
             if not waiting and (not absent or good >= least):
                 break
             time.sleep(PAUSE)
         self.channel.forget(waiting)
-        missing = dict.fromkeys(absent, Lost("is not online"))
-        slow = dict.fromkeys(waiting.values(), Lost(f"no answer within {deadline:g} s"))
+        missing = dict.fromkeys(absent, NoAnswer("is not online"))
+        slow = dict.fromkeys(waiting.values(), NoAnswer(f"no answer within {deadline:g} s"))
         return {**answers, **missing, **slow}
 
     def _send(
         self,
-        letters: Mapping[str, Letter],
+        letters: Mapping[str, OutgoingRequest],
         absent: list[str],
         waiting: dict[str, str],
-        answers: dict[str, bytes | Lost],
+        answers: dict[str, bytes | NoAnswer],
         seconds: float,
     ) -> None:
         """Send their letters to those who have come online; they are absent no more."""
@@ -124,18 +124,20 @@ class Post:
         for name in [name for name in absent if name in online]:
             absent.remove(name)
             letter = letters[name]
-            if number := self.channel.send(online[name], letter.content, seconds, letter.most):
+            if number := self.channel.send(
+                online[name], letter.content, seconds, letter.max_answer_bytes
+            ):
                 waiting[number] = name
             else:
-                answers[name] = Lost("the message could not be sent")
+                answers[name] = NoAnswer("the message could not be sent")
 
 
-def _name(answer: bytes | Lost) -> str:
+def _name(answer: bytes | NoAnswer) -> str:
     """The name in an answer to a hello; none if it is no such answer."""
-    if isinstance(answer, Lost):
+    if isinstance(answer, NoAnswer):
         return ""
     try:
-        name = checked(unpack(answer, most=FRAME), Ask("hello").question).told
+        name = check_response(unpack_tree(answer, most=FRAME), SiteRequest("hello").question).told
     except ProtofedError:
         return ""
     return name if SITE_NAME.fullmatch(name) else ""

@@ -6,45 +6,45 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from protofed.core import tree
-from protofed.core.admission import Expected, refusal
-from protofed.core.errors import DivergedError, ProtofedError, printable
-from protofed.core.memory import memory_for
+from protofed.core.admission import ReplyTemplate, rejection_reason
+from protofed.core.errors import DivergedError, ProtofedError, printable_text
+from protofed.core.memory import explain_oom
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.base import Engine
 
 Mail = Mapping[ClientId, Message]
 MOST_ID = 60  # letters of a client's id that anybody is shown
 
 
-class Event(NamedTuple):
+class RoundEvent(NamedTuple):
     """What went wrong in a leg: with one client's reply, or (no client) with the whole round."""
 
-    step: Step
+    step: RoundContext
     client: ClientId | None
     reason: str
     diverged: bool = False  # the client itself says that its training came to NaN
 
     @property
-    def words(self) -> str:
+    def describe(self) -> str:
         """The event on one line, for people."""
-        where = f"round {self.step.round + 1}, leg {self.step.leg + 1}"
-        who = "" if self.client is None else f"client {printable(str(self.client), MOST_ID)}: "
+        where = f"round {self.step.round + 1}, leg {self.step.exchange + 1}"
+        who = "" if self.client is None else f"client {printable_text(str(self.client), MOST_ID)}: "
         return f"{where}: {who}{self.reason}"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data: a line of events.jsonl; rounds and legs count from 1."""
         known = self.client is None or type(self.client) is int
         return {
             "round": self.step.round + 1,
-            "leg": self.step.leg + 1,
-            "client": self.client if known else printable(str(self.client), MOST_ID),
+            "leg": self.step.exchange + 1,
+            "client": self.client if known else printable_text(str(self.client), MOST_ID),
             "reason": self.reason,
         }
 
 
-class Some(Mapping[ClientId, Message]):
+class LazySubset(Mapping[ClientId, Message]):
     """Some messages in an order, each fetched when it is asked for: they may lie on disk."""
 
     def __init__(self, mail: Mail, who: Sequence[ClientId]):
@@ -62,20 +62,20 @@ class Some(Mapping[ClientId, Message]):
         return len(self.who)
 
 
-def stop(event: Event) -> None:
+def raise_event(event: RoundEvent) -> None:
     """What becomes of an event where nobody keeps a record: an error, so that none is missed."""
-    raise ProtofedError(event.words)
+    raise ProtofedError(event.describe)
 
 
-def play_round(
+def run_round(
     method: Method[S, C],
     site: Site,
     server: S,
     engine: Engine,
     who: Sequence[ClientId],
-    step: Step,
+    step: RoundContext,
     tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
-    note: Callable[[Event], None] = stop,
+    note: Callable[[RoundEvent], None] = raise_event,
     least: int = 1,
 ) -> S:
     """Each leg sends, lets train, judges and merges; `tell` sees what went down and came in.
@@ -84,58 +84,62 @@ def play_round(
     are left, or the merged state is not finite, the round has failed: the state is as before it.
     """
     before = server
-    for leg in range(method.legs):
-        now = step._replace(leg=leg)
+    for leg in range(method.exchanges):
+        now = step._replace(exchange=leg)
         inboxes = method.send(site, server, who, now)
-        replies = admitted(method, site, inboxes, engine.exchange(inboxes, now), now, note)
+        replies = valid_replies(method, site, inboxes, engine.exchange(inboxes, now), now, note)
         tell(inboxes, replies)
         who, failed = list(replies), ""
         if len(who) < least:
             failed = f"{len(who)} of {len(inboxes)} replies are left, and {least} are needed"
         else:
-            server, failed = merged(method, site, server, replies, now)
+            server, failed = merge_replies(method, site, server, replies, now)
         if failed:
-            note(Event(now, None, f"{failed}: the server's state stays"))
+            note(RoundEvent(now, None, f"{failed}: the server's state stays"))
             return before
     return server
 
 
-def admitted(
+def valid_replies(
     method: Method[S, C],
     site: Site,
     inboxes: Mail,
     replies: Mapping[ClientId, Message],
-    step: Step,
-    note: Callable[[Event], None],
+    step: RoundContext,
+    note: Callable[[RoundEvent], None],
 ) -> Mail:
     """The replies that may be merged, once for each client that was asked and in this order."""
     for client in replies:
         if client not in inboxes:
-            note(Event(step, client, "was not asked"))
+            note(RoundEvent(step, client, "was not asked"))
     good: list[ClientId] = []
     for client in inboxes:
         if client not in replies:
             continue
         reply = replies[client]
-        if reason := refusal(reply, expected(method, site, client, inboxes[client], step)):
-            note(Event(step, client, reason, bool(getattr(reply, "fault", ""))))
+        if reason := rejection_reason(
+            reply, expected_reply(method, site, client, inboxes[client], step)
+        ):
+            note(RoundEvent(step, client, reason, bool(getattr(reply, "fault", ""))))
         else:
             good.append(client)
-    return Some(replies, good)
+    return LazySubset(replies, good)
 
 
-def expected(
-    method: Method[S, C], site: Site, client: ClientId, inbox: Message, step: Step
-) -> Expected:
+def expected_reply(
+    method: Method[S, C], site: Site, client: ClientId, inbox: Message, step: RoundContext
+) -> ReplyTemplate:
     """What a client's reply to `inbox` is held against; `site` is the server's."""
-    letter = method.expects(site, inbox, step)
-    return Expected(letter, method.travels.maybe, site.sizes[client])
+    letter = method.reply_schema(site, inbox, step)
+    return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
 
 
-def merged(method: Method[S, C], site: Site, server: S, replies: Mail, step: Step) -> tuple[S, str]:
+def merge_replies(
+    method: Method[S, C], site: Site, server: S, replies: Mail, step: RoundContext
+) -> tuple[S, str]:
     """The server's new state; or the old one, and why there is no new one."""
     try:
-        with memory_for(f"the server, in round {step.round + 1},"):
+        with explain_oom(f"the server, in round {step.round + 1},"):
             new = method.merge(site, server, replies, step)
     except DivergedError as fault:
         return server, f"at the server, {fault}"

@@ -7,11 +7,11 @@ import re
 from dataclasses import field, replace
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.message import Message
-from protofed.core.site import Step
-from protofed.core.strict_json import exact_int, exact_list, exact_text, read_object
-from protofed.core.tally import MAIN, Tallies, Tally
+from protofed.core.site import RoundContext
+from protofed.core.strict_json import parse_json_object, require_int, require_list, require_text
+from protofed.core.tally import MAIN, CorrectCount, Tallies
 
 MOST_OPINIONS = 20
 MOST_FAULT = 500  # characters of a site's own words that are shown
@@ -21,7 +21,7 @@ SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 @tree.node
-class Ask:
+class SiteRequest:
     """A question to a site; a repeated one is answered as before."""
 
     what: str  # "hello", "describe", "train" or "score"
@@ -36,9 +36,9 @@ class Ask:
     inbox: Message = field(default_factory=Message)
 
     @property
-    def step(self) -> Step:
+    def step(self) -> RoundContext:
         """Where the run stands."""
-        return Step(self.round, self.rounds, self.leg)
+        return RoundContext(self.round, self.rounds, self.leg)
 
     @property
     def question(self) -> Question:
@@ -47,7 +47,7 @@ class Ask:
 
 
 @tree.node
-class Answer:
+class SiteResponse:
     """A site's answer; it says which question it belongs to."""
 
     what: str
@@ -65,43 +65,43 @@ class Answer:
         return self.what, self.run, self.session, self.round, self.leg
 
 
-def answer_to(ask: Ask, told: str = "", reply: Message | None = None) -> Answer:
+def make_response(ask: SiteRequest, told: str = "", reply: Message | None = None) -> SiteResponse:
     """An answer to a question."""
-    made = Answer(*ask.question, told=told)
+    made = SiteResponse(*ask.question, told=told)
     return made if reply is None else replace(made, reply=reply)
 
 
-def refusal_to(ask: Ask, fault: str) -> Answer:
+def make_refusal(ask: SiteRequest, fault: str) -> SiteResponse:
     """Why a question is not answered; what is wrong with its fields is not given back."""
     what, run, session = (part if type(part) is str else "" for part in ask.question[:3])
     number, leg = (part if type(part) is int else 0 for part in ask.question[3:])
-    return Answer(what[:20], run[:64], session[:64], number, leg, fault=fault)
+    return SiteResponse(what[:20], run[:64], session[:64], number, leg, fault=fault)
 
 
-def checked(answer: object, question: Question) -> Answer:
+def check_response(answer: object, question: Question) -> SiteResponse:
     """An answer to just this question; a fault, a late answer and all else that came is refused."""
-    if type(answer) is not Answer or type(answer.reply) is not Message:
+    if type(answer) is not SiteResponse or type(answer.reply) is not Message:
         raise ProtofedError(f"a {type(answer).__name__} is no answer")
     fields = (*answer.question, answer.told, answer.fault)
     if [type(field) for field in fields] != [str, str, str, int, int, str, str]:
         raise ProtofedError("an answer whose fields are not text and numbers")
     if answer.question != question:
-        told = printable(str(answer.question), MOST_FAULT)
+        told = printable_text(str(answer.question), MOST_FAULT)
         raise ProtofedError(f"answers another question: {told}, ignored")
     if answer.fault:
-        raise ProtofedError(printable(answer.fault, MOST_FAULT))
+        raise ProtofedError(printable_text(answer.fault, MOST_FAULT))
     return answer
 
 
-def tallies_to(tallies: Tallies) -> str:
+def counts_to_json(tallies: Tallies) -> str:
     """Tallies as JSON."""
     return json.dumps(tallies)
 
 
-def tallies_from(text: str, images: int) -> Tallies:
+def counts_from_json(text: str, images: int) -> Tallies:
     """What `tallies_to` wrote, if it can be true of so many test images."""
     try:
-        told = read_object(text)
+        told = parse_json_object(text)
         if MAIN not in told or len(told) > MOST_OPINIONS:
             raise ProtofedError("it must count the method's own answers")
         return {_opinion(name): _tally(counts, images) for name, counts in told.items()}
@@ -110,11 +110,11 @@ def tallies_from(text: str, images: int) -> Tallies:
 
 
 def _opinion(name: str) -> str:
-    return exact_text("a name", name, 0, MOST_OPINION_NAME)
+    return require_text("a name", name, 0, MOST_OPINION_NAME)
 
 
-def _tally(counts: object, images: int) -> Tally:
+def _tally(counts: object, images: int) -> CorrectCount:
     """Right answers of as many as the site has declared test images."""
-    correct, total = exact_list("a count", counts, 2, 2)
-    whole = exact_int("the number of test images", total, images, images)
-    return Tally(exact_int("the number of right answers", correct, 0, whole), whole)
+    correct, total = require_list("a count", counts, 2, 2)
+    whole = require_int("the number of test images", total, images, images)
+    return CorrectCount(require_int("the number of right answers", correct, 0, whole), whole)

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 
 from protofed.core import tree
-from protofed.core.allocator import keep_memory
-from protofed.core.lifeline import end_with_the_pipe
+from protofed.core.allocator import tune_malloc
+from protofed.core.lifeline import exit_with_pipe
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.site import ClientId, Dataset, Site, Step
-from protofed.core.tally import Tallies, tally
-from protofed.engines.arena import Arena
-from protofed.engines.base import attempt
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
+from protofed.core.tally import Tallies, count_correct
+from protofed.engines.arena import SharedTreeBuffer
+from protofed.engines.base import try_training
 
 T = TypeVar("T")
 COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
@@ -36,7 +36,7 @@ COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
 )
 
 
-class Link:
+class WorkerLink:
     """One end of a socket between two processes of one user, so pickled objects may pass.
 
     Plain pickle: the kind that torch gives to multiprocessing would move tensors elsewhere.
@@ -54,7 +54,7 @@ class Link:
         return pickle.loads(self.connection.recv_bytes())
 
 
-class Handles(NamedTuple):
+class WorkerHandles(NamedTuple):
     """What a worker inherits, by number: a socket, a pipe that ends with the parent, two arenas."""
 
     link: int
@@ -64,53 +64,55 @@ class Handles(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setup:
+class WorkerSetup:
     """A federation for a worker; its images are outlines, the pixels come in an arena."""
 
     method: AnyMethod
     threads: int
     sites: Mapping[ClientId, Site]
-    tests: Mapping[str, Dataset]
+    tests: Mapping[str, ArrayDataset]
 
 
-class Given(NamedTuple):
+class TaskInput(NamedTuple):
     """A message and a client's state: what a task starts from, in the arena `down`."""
 
     inbox: Message
     state: Any
 
 
-class Task(Protocol):
+class WorkerTask(Protocol):
     """Something that a worker does for a client."""
 
     @property
     def client(self) -> ClientId:
         """Whose work it is."""
 
-    def do(self, given: Given, desk: Desk) -> Any:
+    def do(self, given: TaskInput, desk: WorkerContext) -> Any:
         """Work, at the worker; the answer that goes over the socket."""
 
-    def take(self, answer: Any, up: Arena) -> Any:
+    def take(self, answer: Any, up: SharedTreeBuffer) -> Any:
         """What came of it, at the parent."""
 
 
 @dataclass(frozen=True)
-class Train:
+class TrainTask:
     """Let a client train; gives its reply and its new state."""
 
     client: ClientId
-    step: Step
+    step: RoundContext
 
-    def do(self, given: Given, desk: Desk) -> list[Any]:
+    def do(self, given: TaskInput, desk: WorkerContext) -> list[Any]:
         site = desk.sites[self.client]
-        return desk.up.write([*attempt(desk.method, site, given.inbox, given.state, self.step)])
+        return desk.up.write(
+            [*try_training(desk.method, site, given.inbox, given.state, self.step)]
+        )
 
-    def take(self, answer: list[Any], up: Arena) -> list[Any]:
+    def take(self, answer: list[Any], up: SharedTreeBuffer) -> list[Any]:
         return tree.clone(up.read(answer))
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreTask:
     """Count a client's right answers on some rows of a test set."""
 
     client: ClientId
@@ -118,49 +120,49 @@ class Score:
     first: int
     last: int
 
-    def do(self, given: Given, desk: Desk) -> Tallies:
+    def do(self, given: TaskInput, desk: WorkerContext) -> Tallies:
         some = desk.tests[self.test].slice(self.first, self.last)
-        return tally(desk.method, desk.sites[self.client], given.inbox, given.state, some)
+        return count_correct(desk.method, desk.sites[self.client], given.inbox, given.state, some)
 
-    def take(self, answer: Tallies, up: Arena) -> Tallies:
+    def take(self, answer: Tallies, up: SharedTreeBuffer) -> Tallies:
         return answer
 
 
-class Desk:
+class WorkerContext:
     """What a worker has before it: a federation, and the arena for what clients give back."""
 
-    def __init__(self, setup: Setup, images: Arena, up: Arena):
+    def __init__(self, setup: WorkerSetup, images: SharedTreeBuffer, up: SharedTreeBuffer):
         self.method, self.up = setup.method, up
-        pixels = images.read(images_of(setup.sites, setup.tests))
-        self.sites, self.tests = with_images(setup.sites, setup.tests, pixels)
+        pixels = images.read(shared_images(setup.sites, setup.tests))
+        self.sites, self.tests = attach_images(setup.sites, setup.tests, pixels)
 
 
-def images_of(sites: Mapping[ClientId, Site], tests: Mapping[str, Dataset]) -> list[Any]:
+def shared_images(sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset]) -> list[Any]:
     """Every tensor that sites and test sets hold, as a tree."""
     trains = [[site.train.images, site.train.labels] for site in sites.values()]
     sets = [[test.images, test.labels] for test in tests.values()]
     return [trains, sets, next(iter(sites.values())).public]  # public: the same at every site
 
 
-def with_images(
-    sites: Mapping[ClientId, Site], tests: Mapping[str, Dataset], images: list[Any]
-) -> tuple[dict[ClientId, Site], dict[str, Dataset]]:
+def attach_images(
+    sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset], images: list[Any]
+) -> tuple[dict[ClientId, Site], dict[str, ArrayDataset]]:
     """Sites and test sets with the tensors of a tree that `images_of` made."""
     trains, sets, public = images
     furnished = {
-        client: replace(site, train=Dataset(*pair), public=public)
+        client: replace(site, train=ArrayDataset(*pair), public=public)
         for (client, site), pair in zip(sites.items(), trains, strict=True)
     }
-    return furnished, {name: Dataset(*pair) for name, pair in zip(tests, sets, strict=True)}
+    return furnished, {name: ArrayDataset(*pair) for name, pair in zip(tests, sets, strict=True)}
 
 
-class Bench:
+class WorkerProcess:
     """A worker's place: it is briefed on a federation, then does tasks for it, until it is not."""
 
-    def __init__(self, handles: Handles):
-        self.link = Link(handles.link)
-        self.down, self.up = Arena(handles.down), Arena(handles.up)
-        self.desk: Desk | None = None
+    def __init__(self, handles: WorkerHandles):
+        self.link = WorkerLink(handles.link)
+        self.down, self.up = SharedTreeBuffer(handles.down), SharedTreeBuffer(handles.up)
+        self.desk: WorkerContext | None = None
 
     def serve(self) -> None:
         """Answer whatever comes over the socket; EOFError when the parent has closed it."""
@@ -171,13 +173,15 @@ class Bench:
 
     def _answer(self, letter: bytes) -> object:
         wish, given = pickle.loads(letter)  # a fault where the method is of a module not found here
-        if isinstance(wish, Setup):
+        if isinstance(wish, WorkerSetup):
             torch.set_num_threads(wish.threads)  # variables of the environment could say otherwise
-            self.desk = Desk(wish, Arena(recv_handle(self.link.connection)), self.up)
+            self.desk = WorkerContext(
+                wish, SharedTreeBuffer(recv_handle(self.link.connection)), self.up
+            )
             return "ready"
         assert self.desk is not None, "briefed before any task"
-        task: Task = wish
-        return task.do(Given(*self.down.read(given)), self.desk)
+        task: WorkerTask = wish
+        return task.do(TaskInput(*self.down.read(given)), self.desk)
 
 
 def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
@@ -194,10 +198,10 @@ def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
         return told
 
 
-def main() -> None:
+def worker_main() -> None:
     """Work with the handles that the command line names."""
-    handles = Handles(*map(int, sys.argv[1:]))
-    keep_memory()
-    end_with_the_pipe(handles.life)
+    handles = WorkerHandles(*map(int, sys.argv[1:]))
+    tune_malloc()
+    exit_with_pipe(handles.life)
     with suppress(EOFError, OSError):  # the parent has gone, perhaps in mid-message
-        Bench(handles).serve()
+        WorkerProcess(handles).serve()

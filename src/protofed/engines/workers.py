@@ -9,23 +9,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from protofed.core.machine import cores, free_memory
+from protofed.core.machine import free_memory, usable_cores
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.site import SCAN_BATCH, SERVER, ClientId, Dataset, Site, Step
-from protofed.core.tally import Tallies, joined
-from protofed.engines.arena import Arena, shared_handle
-from protofed.engines.crew import Crew
+from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
+from protofed.core.tally import Tallies, merge_counts
+from protofed.engines.arena import SharedTreeBuffer, shared_memory_handle
+from protofed.engines.crew import WorkerPool
 from protofed.engines.local import LocalEngine
-from protofed.engines.worker import Given, Score, Setup, Task, Train, images_of, with_images
+from protofed.engines.worker import (
+    ScoreTask,
+    TaskInput,
+    TrainTask,
+    WorkerSetup,
+    WorkerTask,
+    attach_images,
+    shared_images,
+)
 
 CHUNK = 4 * SCAN_BATCH  # test images that a worker scores at a time: whole batches, as always
 MEMORY_EACH = 2**29  # bytes that a worker may need: torch, a model, a batch's activations
 
 
-def workers_for(participants: int, threads: int) -> int:
+def worker_count(participants: int, threads: int) -> int:
     """How many workers this machine can feed; none where one process does as well."""
-    count = min(cores() // threads, participants, free_memory() // (2 * MEMORY_EACH))
+    count = min(usable_cores() // threads, participants, free_memory() // (2 * MEMORY_EACH))
     return count if count > 1 else 0
 
 
@@ -40,7 +48,7 @@ class WorkerEngine(LocalEngine[S, C]):
         self,
         method: Method[S, C],
         sites: Mapping[ClientId, Site],
-        tests: Mapping[str, Dataset] | None = None,
+        tests: Mapping[str, ArrayDataset] | None = None,
         *,
         workers: int,
         threads: int = 1,
@@ -52,19 +60,19 @@ class WorkerEngine(LocalEngine[S, C]):
         clients = len(sites.keys() - {SERVER})
         self.count, self.threads = min(workers, max(clients, 1)), threads
         self.patience, self.tell = patience, tell
-        self.crew: Crew | None = None
-        self.images = Arena(shared_handle())
-        self.bare = self.images.write(images_of(self.sites, self.tests))
+        self.crew: WorkerPool | None = None
+        self.images = SharedTreeBuffer(shared_memory_handle())
+        self.bare = self.images.write(shared_images(self.sites, self.tests))
         whole = self.images.read(self.bare)
-        self.sites, self.tests = with_images(self.sites, self.tests, whole)
+        self.sites, self.tests = attach_images(self.sites, self.tests, whole)
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: Step
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
     ) -> Mapping[ClientId, Message]:
         return self._piled(self._trained(inboxes, step))
 
     def _trained(
-        self, inboxes: Mapping[ClientId, Message], step: Step
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
     ) -> Iterator[tuple[ClientId, Message, C]]:
         """Each client with its reply and its new state, as they finish."""
         waiting = sorted(inboxes, key=lambda c: (-len(self.sites[c].train), c))
@@ -73,7 +81,7 @@ class WorkerEngine(LocalEngine[S, C]):
             with self._patiently():
                 made = self._train(client, inboxes[client], step)
             yield client, *made
-        tasks = [Train(client, step) for client in waiting]
+        tasks = [TrainTask(client, step) for client in waiting]
         for number, (reply, state) in self._play(tasks, inboxes):
             yield waiting[number], reply, state
 
@@ -82,7 +90,7 @@ class WorkerEngine(LocalEngine[S, C]):
             with self._patiently():
                 return super().score(inbox, who)
         tasks = [
-            Score(client, name, first, first + CHUNK)
+            ScoreTask(client, name, first, first + CHUNK)
             for client in who
             for name, test in self.tests.items()
             for first in range(0, max(1, len(test)), CHUNK)
@@ -91,16 +99,18 @@ class WorkerEngine(LocalEngine[S, C]):
         cut: dict[tuple[ClientId, str], list[Tallies]] = {}
         for number, task in enumerate(tasks):
             cut.setdefault((task.client, task.test), []).append(parts[number])
-        return {client: {name: joined(cut[client, name]) for name in self.tests} for client in who}
+        return {
+            client: {name: merge_counts(cut[client, name]) for name in self.tests} for client in who
+        }
 
     def _play(
-        self, tasks: Sequence[Task], inboxes: Mapping[ClientId, Message]
+        self, tasks: Sequence[WorkerTask], inboxes: Mapping[ClientId, Message]
     ) -> Iterator[tuple[int, Any]]:
         """Let the crew do it; a fault ends the crew, as others are still at work for nothing."""
         if not tasks or self.crew is None:
             return
         try:
-            yield from self.crew.play(tasks, lambda c: Given(inboxes[c], self.state(c)))
+            yield from self.crew.run_tasks(tasks, lambda c: TaskInput(inboxes[c], self.state(c)))
         except BaseException:
             self._dismiss()
             raise
@@ -108,19 +118,19 @@ class WorkerEngine(LocalEngine[S, C]):
     def _has_crew(self) -> bool:
         """Whether workers are there; they are started once patience is at its end."""
         if self.crew is None and self.count and self.patience <= 0:
-            without_pixels = with_images(self.sites, self.tests, self.bare)
+            without_pixels = attach_images(self.sites, self.tests, self.bare)
             self.crew = self._hire()
             try:
-                setup = Setup(self.method, self.threads, *without_pixels)
-                self.crew.brief(setup, self.images, self.tell)
+                setup = WorkerSetup(self.method, self.threads, *without_pixels)
+                self.crew.set_up(setup, self.images, self.tell)
             except Exception as fault:  # a method typed in at a prompt cannot be sent, for one
                 self._dismiss()
                 self.count = 0
                 self.tell(f"workers cannot be used here, so one process does it all: {fault}")
         return self.crew is not None
 
-    def _hire(self) -> Crew:
-        return Crew(self.count)
+    def _hire(self) -> WorkerPool:
+        return WorkerPool(self.count)
 
     @contextmanager
     def _patiently(self) -> Iterator[None]:

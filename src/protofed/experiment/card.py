@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from protofed.core.disk import read_bytes, sha256, size
-from protofed.core.errors import ProtofedError, plural, printable
-from protofed.data.parts import PartRecord
+from protofed.core.disk import file_sha256, format_bytes, read_file_bytes
+from protofed.core.errors import ProtofedError, count_noun, printable_text
+from protofed.data.parts import ClientPartRecord
 from protofed.experiment import records
 from protofed.experiment.describe import method_name
-from protofed.experiment.evaluate import Scores
-from protofed.experiment.parse import recorded
-from protofed.experiment.records import Done, World
-from protofed.experiment.result import Result, check_finished, read_result, result_of
+from protofed.experiment.evaluate import DomainScores
+from protofed.experiment.parse import load_spec
+from protofed.experiment.records import DoneRecord, World
+from protofed.experiment.result import RunResult, check_finished, make_result, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 from protofed.experiment.submitted import is_remote
@@ -26,28 +26,28 @@ Rows = Sequence[Sequence[str]]
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
-def finish(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
+def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
     """Write a run's card, and mark it as finished: last, so that no finished run lacks one."""
-    scores = sha256(folder.scores)  # so that swapped files are noticed
-    done: Done = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
-    folder.write_card(card_of(folder, experiment, result_of(folder, done)))
+    scores = file_sha256(folder.scores)  # so that swapped files are noticed
+    done: DoneRecord = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
+    folder.write_card(card_from_run(folder, experiment, make_result(folder, done)))
     folder.write("done", done)
 
 
-def card(folder: RunDir) -> str:
+def model_card(folder: RunDir) -> str:
     """The card of a finished run as Markdown; made from its other files if there is none."""
     if not folder.done.exists():
         raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
     check_finished(folder)
     if folder.card.exists():  # unless somebody has removed it
-        return read_bytes(folder.card).decode(errors="replace")
-    return card_of(folder, recorded(folder.path), read_result(folder))
+        return read_file_bytes(folder.card).decode(errors="replace")
+    return card_from_run(folder, load_spec(folder.path), read_result(folder))
 
 
-def card_of(folder: RunDir, experiment: Experiment, result: Result) -> str:
+def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> str:
     """The card of a run whose experiment is known; its method may be a stranger's."""
-    world = records.read(records.WORLD, folder.path / "env.json")
-    holdings = records.read(records.HOLDINGS, folder.path / "partition.json")
+    world = records.read_record_file(records.WORLD, folder.path / "env.json")
+    holdings = records.read_record_file(records.HOLDINGS, folder.path / "partition.json")
     sections = [
         _heading(experiment),
         _scores(result),
@@ -59,7 +59,7 @@ def card_of(folder: RunDir, experiment: Experiment, result: Result) -> str:
     return "\n".join(line for section in sections for line in (*section, ""))
 
 
-def once_more(folder: Path, experiment: Experiment) -> str:
+def repeat_command(folder: Path, experiment: Experiment) -> str:
     """The command that makes a run anew, in a folder beside it."""
     spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(f"{folder}-again")
     if is_remote(experiment):
@@ -68,25 +68,27 @@ def once_more(folder: Path, experiment: Experiment) -> str:
     return f"protofed run --spec {spec} --out {out}"
 
 
-def safe(text: object) -> str:
+def escape_markdown(text: object) -> str:
     """A stranger's text as plain words: nothing in it is Markdown, HTML, or a new line."""
-    marked = re.sub(r"([\\`*_{}\[\]()#!|~$^]|^[-+])", r"\\\1", printable(str(text)))
+    marked = re.sub(r"([\\`*_{}\[\]()#!|~$^]|^[-+])", r"\\\1", printable_text(str(text)))
     return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _heading(experiment: Experiment) -> list[str]:
-    about, nets = experiment.method.about, " and ".join(dict.fromkeys(experiment.nets))
+    about, nets = experiment.method.info, " and ".join(dict.fromkeys(experiment.nets))
     paper = ", ".join(filter(None, [about.title, f"{about.venue} {about.year or ''}".strip()]))
     lines = [
-        f"# {safe(about.label)} on {safe(experiment.data.label)}",
+        f"# {escape_markdown(about.label)} on {escape_markdown(experiment.data.label)}",
         "",
-        f"A classifier of images: the net {safe(nets)}, trained by {safe(about.label)} in "
-        f"{plural(experiment.rounds, 'round')}. The method: {safe(paper)}.",
+        f"A classifier of images: the net {escape_markdown(nets)}, trained by {escape_markdown(about.label)} in "
+        f"{count_noun(experiment.rounds, 'round')}. The method: {escape_markdown(paper)}.",
     ]
-    return lines + ([f"Note on the method: {safe(about.star)}."] if about.star else [])
+    return lines + (
+        [f"Note on the method: {escape_markdown(about.caveat)}."] if about.caveat else []
+    )
 
 
-def _scores(result: Result) -> list[str]:
+def _scores(result: RunResult) -> list[str]:
     columns = [result.last, result.last_five]
     rows = [
         [result.named(domain), *(_percent(scores.domains[domain]) for scores in columns)]
@@ -103,20 +105,24 @@ def _scores(result: Result) -> list[str]:
     return lines
 
 
-def _of(result: Result) -> list[tuple[str, dict[str, float | None]]]:
+def _of(result: RunResult) -> list[tuple[str, dict[str, float | None]]]:
     return [(client, dict(row)) for client, row in (result.clients or {}).items()]
 
 
-def _worst(scores: Scores) -> str:
+def _worst(scores: DomainScores) -> str:
     known = {name: score for name, score in scores.domains.items() if score is not None}
     if not known:
         return "There were no test images: nothing is known of how well it does"
     low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
-    gap = f", {known[high] - known[low]:.2f} points below {safe(high)}" if low != high else ""
-    return f"It does worst on **{safe(low)}**: {known[low]:.2f} %{gap} (last round)"
+    gap = (
+        f", {known[high] - known[low]:.2f} points below {escape_markdown(high)}"
+        if low != high
+        else ""
+    )
+    return f"It does worst on **{escape_markdown(low)}**: {known[low]:.2f} %{gap} (last round)"
 
 
-def _data(experiment: Experiment, holdings: Sequence[PartRecord]) -> list[str]:
+def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[str]:
     data = experiment.data
     seen = f"{data.side} x {data.side} pixels, {data.channels} channels"
     rows = []
@@ -130,9 +136,9 @@ def _data(experiment: Experiment, holdings: Sequence[PartRecord]) -> list[str]:
     return [
         "## What it was trained on",
         "",
-        f"Images of {safe(data.label)} (revision {safe(data.revision)}), domains "
-        f"{safe(', '.join(data.domains))}, at {seen}."
-        + (f" Nobody trained on {safe(unseen)}." if unseen else ""),
+        f"Images of {escape_markdown(data.label)} (revision {escape_markdown(data.revision)}), domains "
+        f"{escape_markdown(', '.join(data.domains))}, at {seen}."
+        + (f" Nobody trained on {escape_markdown(unseen)}." if unseen else ""),
         "",
         *_table(head, rows),
     ]
@@ -140,12 +146,16 @@ def _data(experiment: Experiment, holdings: Sequence[PartRecord]) -> list[str]:
 
 def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
     """What crossed the wire, and so what who coordinates can see."""
-    travels, sums = experiment.method.travels, {way: Counter[str]() for way in WAYS}
+    travels, sums = experiment.method.payload, {way: Counter[str]() for way in WAYS}
     for line in folder.lines(folder.rounds):
         for way, total in sums.items():
             total.update(line["parts"][way] or {"all parts": line[f"bytes_{way}"]})
-    rows = [[WAYS[way], name, size(n)] for way, found in sums.items() for name, n in found.items()]
-    up = safe(", ".join(travels.up) or "nothing")
+    rows = [
+        [WAYS[way], name, format_bytes(n)]
+        for way, found in sums.items()
+        for name, n in found.items()
+    ]
+    up = escape_markdown(", ".join(travels.up) or "nothing")
     return [
         "## What travelled",
         "",
@@ -158,14 +168,18 @@ def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
     ]
 
 
-def _limits(experiment: Experiment, result: Result) -> list[str]:
-    notices = [f"- {safe(notice)}" for notice in result.notices]
+def _limits(experiment: Experiment, result: RunResult) -> list[str]:
+    notices = [f"- {escape_markdown(notice)}" for notice in result.notices]
     return [
         "## Limits",
         "",
         "- The scores hold for images like the test images of the domains above. Another camera, "
         "clinic or style is another domain, and nothing is known of it"
-        + (f" but the score on {safe(experiment.leave_out)}." if experiment.leave_out else "."),
+        + (
+            f" but the score on {escape_markdown(experiment.leave_out)}."
+            if experiment.leave_out
+            else "."
+        ),
         "- One run with one seed: a repetition with another seed gives other scores.",
         "- It always answers with one of its classes, also for an image that shows none of "
         "them, and its probabilities have not been calibrated.",
@@ -174,15 +188,15 @@ def _limits(experiment: Experiment, result: Result) -> list[str]:
     ]
 
 
-def _repeat(folder: Path, experiment: Experiment, result: Result, world: World) -> list[str]:
+def _repeat(folder: Path, experiment: Experiment, result: RunResult, world: World) -> list[str]:
     versions = ", ".join(f"{name} {world[name]}" for name in ("python", "torch") if name in world)
     return [
         "## To make it again",
         "",
-        f"Spec digest `{result.digest}`; protofed {safe(world.get('protofed', '?'))} with "
-        f"{safe(versions)}. The same spec, torch and images give the same bits:",
+        f"Spec digest `{result.digest}`; protofed {escape_markdown(world.get('protofed', '?'))} with "
+        f"{escape_markdown(versions)}. The same spec, torch and images give the same bits:",
         "",
-        f"    {printable(once_more(folder, experiment))}"
+        f"    {printable_text(repeat_command(folder, experiment))}"
         if method_name(experiment.method) in METHODS
         else "From Python, as the method is not one of protofed's own.",
     ]
@@ -195,6 +209,6 @@ def _percent(score: float | None) -> str:
 def _table(head: Sequence[str], rows: Rows) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
     return [
-        f"| {' | '.join(cell if cell == '---' else safe(cell) for cell in line)} |"
+        f"| {' | '.join(cell if cell == '---' else escape_markdown(cell) for cell in line)} |"
         for line in lines
     ]

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.disk import read_bytes, sha256, whole_folder, write_json, write_whole
+from protofed.core.disk import (
+    atomic_directory,
+    atomic_write,
+    atomic_write_json,
+    file_sha256,
+    read_file_bytes,
+)
 from protofed.core.errors import ProtofedError
-from protofed.core.jsonfile import read_json
-from protofed.core.method import Global
-from protofed.core.pack import pack, unpack
+from protofed.core.jsonfile import read_json_file
+from protofed.core.method import ServerState
+from protofed.core.pack import pack_tree, unpack_tree
 from protofed.engines.base import Engine
-from protofed.experiment.records import ADVICE, Manifest, shaped
+from protofed.experiment.records import ADVICE, ManifestRecord, check_shape
 from protofed.experiment.records import MANIFEST as SHAPE
 
 MANIFEST, SERVER = "manifest.json", "server.safetensors"
@@ -27,7 +33,7 @@ class Checkpoint(NamedTuple):
     folder: Path
 
 
-class Found(NamedTuple):
+class ResumePoint(NamedTuple):
     """What a run can go on from, and why newer checkpoints were passed over: round and reason."""
 
     checkpoint: Checkpoint | None
@@ -39,41 +45,43 @@ class Found(NamedTuple):
         return self.checkpoint.round if self.checkpoint else 0
 
 
-def place_of(checkpoints: Path, finished: int) -> Path:
+def checkpoint_folder(checkpoints: Path, finished: int) -> Path:
     """The folder of the checkpoint after so many rounds."""
     return checkpoints / f"{NAME}{finished:05d}"
 
 
-def number_of(folder: Path) -> int:
+def checkpoint_round(folder: Path) -> int:
     """The rounds behind a checkpoint, by its name."""
     return int(folder.name.removeprefix(NAME))
 
 
-def folders(checkpoints: Path) -> list[Path]:
+def checkpoint_folders(checkpoints: Path) -> list[Path]:
     """All checkpoints, the oldest first, whole or not."""
     named = (f for f in checkpoints.glob(f"{NAME}*") if f.name.removeprefix(NAME).isdecimal())
-    return sorted(named, key=number_of)
+    return sorted(named, key=checkpoint_round)
 
 
-def save(folder: Path, server: Global, engine: Engine, scores: Path, experiment: str) -> None:
+def save_checkpoint(
+    folder: Path, server: ServerState, engine: Engine, scores: Path, experiment: str
+) -> None:
     """Write a checkpoint in one step; its manifest is the last file, and names all others.
 
     It also names the experiment by its digest: no other one may go on from here.
     """
-    with whole_folder(folder) as made:
-        write_whole(made / SERVER, pack(server))
+    with atomic_directory(folder) as made:
+        atomic_write(made / SERVER, pack_tree(server))
         engine.save(made)
-        files = {file.name: sha256(file) for file in sorted(made.iterdir())}
-        manifest: Manifest = {
+        files = {file.name: file_sha256(file) for file in sorted(made.iterdir())}
+        manifest: ManifestRecord = {
             "experiment": experiment,
-            "round": number_of(folder),
-            "scores": sha256(scores),
+            "round": checkpoint_round(folder),
+            "scores": file_sha256(scores),
             "sha256": files,
         }
-        write_json(made / MANIFEST, manifest)
+        atomic_write_json(made / MANIFEST, manifest)
 
 
-class Past(NamedTuple):
+class ScoreHistory(NamedTuple):
     """What a run folder has on record, and what its checkpoints must therefore be of."""
 
     experiment: str  # its digest
@@ -82,9 +90,9 @@ class Past(NamedTuple):
 
     def fault_of(self, folder: Path) -> str:
         """Why a checkpoint cannot be used, in a few words; nothing if it can."""
-        finished = number_of(folder)
+        finished = checkpoint_round(folder)
         try:
-            manifest = shaped(SHAPE, read_json(folder / MANIFEST), MANIFEST)
+            manifest = check_shape(SHAPE, read_json_file(folder / MANIFEST), MANIFEST)
         except ProtofedError:
             return f"{MANIFEST} cannot be read"
         if manifest["round"] != finished:
@@ -118,15 +126,15 @@ def _fault_of_files(folder: Path, sums: dict[str, str]) -> str:
 def _digest(file: Path) -> str:
     """The digest of a file; none that anything could have if it cannot be read."""
     try:
-        return sha256(file)
+        return file_sha256(file)
     except OSError:
         return ""
 
 
-def load_server(checkpoint: Checkpoint) -> Any:
+def load_server_state(checkpoint: Checkpoint) -> Any:
     """The server state that a checkpoint holds."""
     file = checkpoint.folder / SERVER
-    server = unpack(read_bytes(file))
-    if not isinstance(server, Global):  # digests are no signature
+    server = unpack_tree(read_file_bytes(file))
+    if not isinstance(server, ServerState):  # digests are no signature
         raise ProtofedError(f"{file} does not hold the state of a server\n{ADVICE}")
     return server

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from protofed.core.errors import ProtofedError
 from protofed.data.benchmark import Benchmark
-from protofed.experiment.records import WORLD, World, read
+from protofed.experiment.records import WORLD, World, read_record_file
 
 
-def fingerprints(benchmark: Benchmark) -> dict[str, str]:
+def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:
     """SHA-256 of each domain's images and labels, as the nets of a run saw them."""
     sums = {}
     for domain in benchmark.domains:
@@ -24,16 +24,16 @@ def fingerprints(benchmark: Benchmark) -> dict[str, str]:
     return sums
 
 
-def environment() -> dict[str, str]:
+def describe_environment() -> dict[str, str]:
     """The versions and the machine behind a run."""
     packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
     return {"python": platform.python_version(), **packages, "platform": platform.platform()}
 
 
-def check_world(folder: Path, world: World) -> None:
+def check_same_environment(folder: Path, world: World) -> None:
     """Refuse to go on with a run that stood on something else."""
     env = folder / "env.json"
-    before = read(WORLD, env) if env.exists() else world
+    before = read_record_file(WORLD, env) if env.exists() else world
     for what in ("torch", "data"):
         if before.get(what) != world[what]:
             raise ProtofedError(

@@ -17,7 +17,7 @@ LAST = 5  # evaluations that the second summary averages
 
 
 @dataclass(frozen=True)
-class Scores:
+class DomainScores:
     """Accuracy in per cent by test domain; None where a domain has no test images."""
 
     domains: dict[str, float | None]
@@ -41,11 +41,11 @@ class Scores:
         """The (population) standard deviation between domains."""
         return statistics.pstdev(self._known) if self._known else None
 
-    def without(self, domain: str | None) -> Scores:
+    def without(self, domain: str | None) -> DomainScores:
         """The scores on the other domains."""
-        return Scores({name: score for name, score in self.domains.items() if name != domain})
+        return DomainScores({name: score for name, score in self.domains.items() if name != domain})
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         return {**asdict(self), "mean": self.mean, "worst": self.worst, "spread": self.spread}
 
@@ -55,45 +55,45 @@ class Evaluation:
     """One scoring of the whole federation after `round` finished rounds."""
 
     round: int
-    scores: Scores
-    opinions: dict[str, Scores] = field(default_factory=dict)  # a method's other predictors
-    own: Scores | None = None  # personal methods: each client on its own domain only
+    scores: DomainScores
+    auxiliary: dict[str, DomainScores] = field(default_factory=dict)  # a method's other predictors
+    own: DomainScores | None = None  # personal methods: each client on its own domain only
     clients: dict[str, dict[str, float | None]] | None = None  # personal: client by domain
     missing: tuple[str, ...] = ()  # domains whose sites have not answered: no mean counts them
 
     def tables(self) -> list[KeysView[str]]:
         """The domains of each of its tables, which are the same in all."""
-        of_scores = [self.scores, *self.opinions.values(), *([self.own] if self.own else [])]
+        of_scores = [self.scores, *self.auxiliary.values(), *([self.own] if self.own else [])]
         of_clients = (self.clients or {}).values()
         return [
             *(scores.domains.keys() for scores in of_scores),
             *(row.keys() for row in of_clients),
         ]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data: one line of scores.jsonl."""
-        line = {"round": self.round, **self.scores.plain()}
-        if self.opinions:
-            line["opinions"] = {name: scores.plain() for name, scores in self.opinions.items()}
+        line = {"round": self.round, **self.scores.to_dict()}
+        if self.auxiliary:
+            line["opinions"] = {name: scores.to_dict() for name, scores in self.auxiliary.items()}
         if self.own is not None:
-            line |= {"own": self.own.plain(), "clients": self.clients}
+            line |= {"own": self.own.to_dict(), "clients": self.clients}
         return {**line, "missing": list(self.missing)} if self.missing else line
 
     @classmethod
-    def from_plain(cls, line: Mapping[str, Any]) -> Evaluation:
+    def from_dict(cls, line: Mapping[str, Any]) -> Evaluation:
         """The evaluation that a line of scores.jsonl records."""
         own = line.get("own")
         return cls(
             line["round"],
-            Scores(line["domains"]),
-            {name: Scores(o["domains"]) for name, o in line.get("opinions", {}).items()},
-            Scores(own["domains"]) if own else None,
+            DomainScores(line["domains"]),
+            {name: DomainScores(o["domains"]) for name, o in line.get("opinions", {}).items()},
+            DomainScores(own["domains"]) if own else None,
             line.get("clients"),
             tuple(line.get("missing", ())),
         )
 
 
-def evaluate(
+def evaluate_round(
     finished: int, method: Method[S, C], server: S, federation: Federation, engine: Engine
 ) -> Evaluation:
     """Score the published product; personal methods, every client's own model everywhere.
@@ -122,9 +122,9 @@ def evaluate(
     return Evaluation(finished, _mean_of(everywhere), opinions, _mean_of(at_home), table, away)
 
 
-def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) -> Scores:
+def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) -> DomainScores:
     """Each domain's plain mean over those who answered."""
-    return Scores(
+    return DomainScores(
         {
             name: _mean([tallies[predictor].accuracy for tallies in column])
             for name, column in columns.items()
@@ -132,14 +132,14 @@ def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) ->
     )
 
 
-def _opinions(columns: Mapping[str, Sequence[Tallies]]) -> dict[str, Scores]:
+def _opinions(columns: Mapping[str, Sequence[Tallies]]) -> dict[str, DomainScores]:
     """The scores of every predictor but the main one."""
     found = [set(tallies) for column in columns.values() for tallies in column]
     shared = set.intersection(*found) if found else set[str]()
     return {name: _mean_of(columns, name) for name in sorted(shared - {MAIN})}
 
 
-def rules(evaluations: int, missing: Sequence[Sequence[str]] = ()) -> dict[str, str]:
+def score_rules(evaluations: int, missing: Sequence[Sequence[str]] = ()) -> dict[str, str]:
     """How the two reported scores were taken, in words, after so many evaluations.
 
     `missing` names, for each evaluation, the domains whose sites had not answered.
@@ -153,10 +153,12 @@ def rules(evaluations: int, missing: Sequence[Sequence[str]] = ()) -> dict[str, 
     }
 
 
-def last_five(evaluations: Sequence[Scores]) -> Scores:
+def last_5_mean(evaluations: Sequence[DomainScores]) -> DomainScores:
     """Each domain's mean over the last five evaluations (fewer if there are fewer)."""
     recent = evaluations[-LAST:]
-    return Scores({name: _mean([s.domains[name] for s in recent]) for name in recent[-1].domains})
+    return DomainScores(
+        {name: _mean([s.domains[name] for s in recent]) for name in recent[-1].domains}
+    )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -11,39 +11,46 @@ from torch import Tensor
 
 from protofed.core.errors import ProtofedError
 from protofed.core.model import ImageShape, Net
-from protofed.core.rng import stream
-from protofed.core.site import NO_IMAGES, SERVER, ClientId, Dataset, Site
+from protofed.core.rng import stream_seed
+from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, Site
 from protofed.data.benchmark import Benchmark
-from protofed.data.catalog import entry_of
-from protofed.data.entry import Colour, Entry
-from protofed.data.parts import Part, PartRecord, divide, to_json, unused, withhold
-from protofed.data.transforms import Augment
-from protofed.experiment.environment import fingerprints
-from protofed.experiment.notices import cautions, images_notes, left_out_note
+from protofed.data.catalog import benchmark_info
+from protofed.data.entry import BenchmarkInfo, Colour
+from protofed.data.parts import (
+    ClientPart,
+    ClientPartRecord,
+    hold_out_rows,
+    partition_clients,
+    parts_to_records,
+    unused_rows,
+)
+from protofed.data.transforms import ImageTransform
+from protofed.experiment.environment import data_fingerprints
+from protofed.experiment.notices import data_notes, left_out_note, method_warnings
 from protofed.experiment.spec import Experiment
-from protofed.nets import build
+from protofed.nets import build_net
 
-NOTHING = Dataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
+NOTHING = ArrayDataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
 
 
-class Declared(NamedTuple):
+class DeclaredData(NamedTuple):
     """What the sites of a federation say of images that never leave them."""
 
     fingerprints: dict[str, str]  # by domain
-    held: list[PartRecord]
+    held: list[ClientPartRecord]
 
 
 class Federation(NamedTuple):
     """All that a run stands on."""
 
     benchmark: Benchmark
-    parts: tuple[Part, ...]
+    parts: tuple[ClientPart, ...]
     public: dict[str, Tensor]  # rows of the training images that everyone may see, by domain
     server: Site
     sites: dict[ClientId, Site]  # only of clients that hold images
-    tests: dict[str, Dataset]
+    tests: dict[str, ArrayDataset]
     notices: list[str]
-    declared: Declared | None = None  # where the images are elsewhere
+    declared: DeclaredData | None = None  # where the images are elsewhere
 
     @property
     def everyone(self) -> dict[ClientId, Site]:
@@ -59,23 +66,25 @@ class Federation(NamedTuple):
             benchmark=self.benchmark._replace(domains=()),
             sites=sites,
             tests=dict.fromkeys(self.tests, NOTHING),
-            declared=Declared(self.fingerprints(), self.held()),
+            declared=DeclaredData(self.fingerprints(), self.held()),
         )
 
     def fingerprints(self) -> dict[str, str]:
         """SHA-256 of each domain's images and labels, as the nets see them."""
-        return self.declared.fingerprints if self.declared else fingerprints(self.benchmark)
+        return self.declared.fingerprints if self.declared else data_fingerprints(self.benchmark)
 
-    def held(self) -> list[PartRecord]:
+    def held(self) -> list[ClientPartRecord]:
         """Who holds how many images of which class, as plain data."""
-        return self.declared.held if self.declared else to_json(self.parts, self.benchmark)
+        return self.declared.held if self.declared else parts_to_records(self.parts, self.benchmark)
 
 
-def assemble(experiment: Experiment) -> Federation:
+def build_federation(experiment: Experiment) -> Federation:
     """Load the data, deal it out, build the net and give every client its site."""
     entry, benchmark = _images(experiment)
-    dealt = divide(experiment.partition, benchmark, experiment.seed, experiment.leave_out)
-    parts, tests = scored(experiment, benchmark, dealt)
+    dealt = partition_clients(
+        experiment.partition, benchmark, experiment.seed, experiment.leave_out
+    )
+    parts, tests = scoring_split(experiment, benchmark, dealt)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
     if not sizes:
         raise ProtofedError("partition: no client holds any image; raise its share or samples")
@@ -84,8 +93,10 @@ def assemble(experiment: Experiment) -> Federation:
     trains = {domain.name: domain.train for domain in benchmark.domains}
     first = benchmark.domains[0].train
     server = replace(
-        server_site(experiment, entry.colours, len(benchmark.classes), first, nets[0], sizes),
-        public=_shown([trains[name].rows(rows).images for name, rows in public.items()]),
+        server_site(
+            experiment, entry.channel_statistics, len(benchmark.classes), first, nets[0], sizes
+        ),
+        public=_shown([trains[name].take(rows).images for name, rows in public.items()]),
     )
     sites = {
         part.client: replace(
@@ -93,21 +104,21 @@ def assemble(experiment: Experiment) -> Federation:
             id=part.client,
             domain=part.domain,
             net=nets[part.client % len(nets)],
-            train=trains[part.domain].rows(part.rows),
+            train=trains[part.domain].take(part.rows),
         )
         for part in parts
         if part.client in sizes
     }
-    told = [*cautions(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
-    notices = told + images_notes(benchmark, parts, sites, public, experiment.leave_out)
+    told = [*method_warnings(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
+    notices = told + data_notes(benchmark, parts, sites, public, experiment.leave_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
-def _images(experiment: Experiment) -> tuple[Entry, Benchmark]:
+def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
     """The spec's images; others that lie in their place are refused."""
     data = experiment.data
-    entry = entry_of(data.name, bool(data.strict))
-    now = entry.version(data.side)
+    entry = benchmark_info(data.name, bool(data.strict))
+    now = entry.data_version(data.side)
     if data.revision != now:
         raise ProtofedError(
             f"{data.name} holds other images than this run is about: revision {now}, not "
@@ -124,36 +135,36 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     image, method = ImageShape(experiment.data.channels, experiment.data.side), experiment.method
     names, built = experiment.nets, dict[str, Net]()
     for name in dict.fromkeys(names):
-        net = build(name, classes, image, experiment.seed, experiment.conv)
+        net = build_net(name, classes, image, experiment.seed, experiment.conv)
         with torch.random.fork_rng():
-            torch.manual_seed(stream(experiment.seed, "adapt"))
+            torch.manual_seed(stream_seed(experiment.seed, "adapt"))
             built[name] = method.adapt(net, image)
     nets = [built[name] for name in names]
     if len(set(names)) > 1 and "equal nets" in method.needs:
         raise ProtofedError(
-            f"net: {method.about.label} needs the same net at every client, got {', '.join(names)}"
+            f"net: {method.info.label} needs the same net at every client, got {', '.join(names)}"
             f"\nname one net, or choose a method whose models stay at their clients: local, fedmd, "
             f"fedgh, or fedproto, fedtgp, fedseproto with --set method.param_avg=false"
         )
     if len({net.features for net in nets}) > 1 and "equal features" in method.needs:
         widths = ", ".join(f"{n}: {net.features}" for n, net in zip(names, nets, strict=True))
         raise ProtofedError(
-            f"net: {method.about.label} needs features of one width, got {widths}"
+            f"net: {method.info.label} needs features of one width, got {widths}"
             f"\nchoose nets whose features agree"
         )
     return nets
 
 
-def scored(
-    experiment: Experiment, benchmark: Benchmark, dealt: tuple[Part, ...]
-) -> tuple[tuple[Part, ...], dict[str, Dataset]]:
+def scoring_split(
+    experiment: Experiment, benchmark: Benchmark, dealt: tuple[ClientPart, ...]
+) -> tuple[tuple[ClientPart, ...], dict[str, ArrayDataset]]:
     """Who trains on what, and the sets to score on: test images, or ones held out from clients."""
     unseen = experiment.leave_out
     if experiment.validation is None:
         return dealt, {domain.name: domain.test for domain in benchmark.domains}
-    left, held = withhold(dealt, experiment.validation, experiment.seed)
+    left, held = hold_out_rows(dealt, experiment.validation, experiment.seed)
     trains = {domain.name: domain.train for domain in benchmark.domains}
-    sets = {name: trains[name].rows(rows) for name, rows in held.items() if len(rows)}
+    sets = {name: trains[name].take(rows) for name, rows in held.items() if len(rows)}
     if sets and unseen:  # none of its images is anybody's, so that all of them are held out
         sets[unseen] = trains[unseen]
     if not sets:
@@ -162,7 +173,7 @@ def scored(
 
 
 def _public(
-    experiment: Experiment, benchmark: Benchmark, parts: tuple[Part, ...]
+    experiment: Experiment, benchmark: Benchmark, parts: tuple[ClientPart, ...]
 ) -> dict[str, Tensor]:
     """The rows of the public images by domain; none if the method needs none."""
     if experiment.public is None:
@@ -174,11 +185,11 @@ def _public(
             f"public.samples: at least one for each of the {len(benchmark.domains)} domains, "
             f"got {experiment.public.samples}"
         )
-    public = unused(parts, benchmark, experiment.public.samples, experiment.seed)
+    public = unused_rows(parts, benchmark, experiment.public.samples, experiment.seed)
     if not any(len(rows) for rows in public.values()):
         share = 0.8 / max(Counter(part.domain for part in parts).values())
         raise ProtofedError(
-            f"public: {experiment.method.about.label} needs training images that no client holds, "
+            f"public: {experiment.method.info.label} needs training images that no client holds, "
             f"but none are left\ngive the clients less, for example with "
             f"--set partition.kind=shares --set partition.share={share:.2g}"
         )
@@ -196,7 +207,7 @@ def server_site(
     experiment: Experiment,
     colours: tuple[Colour, Colour],
     classes: int,
-    like: Dataset,
+    like: ArrayDataset,
     net: Net,
     sizes: dict[ClientId, int],
 ) -> Site:
@@ -207,10 +218,10 @@ def server_site(
         domain="",
         classes=classes,
         net=net,
-        pixels=Augment(
+        pixels=ImageTransform(
             mean=colours[0], std=colours[1], channels=data.channels, pad=data.pad, flip=data.flip
         ),
-        train=like.rows(torch.arange(0)),
+        train=like.take(torch.arange(0)),
         training=experiment.training,
         seed=experiment.seed,
         sizes=sizes,

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from protofed.engines.local import CPU, LocalEngine
-from protofed.engines.workers import WorkerEngine, workers_for
+from protofed.engines.workers import WorkerEngine, worker_count
 from protofed.experiment.federation import Federation
 from protofed.experiment.spec import Experiment
 
@@ -17,7 +17,7 @@ Workers: TypeAlias = int | Literal["auto"]
 PATIENCE = 3.0  # seconds in one process before "auto" starts others: about what that costs
 
 
-def local_engine(
+def create_local_engine(
     experiment: Experiment,
     federation: Federation,
     scratch: Path,
@@ -31,7 +31,7 @@ def local_engine(
     if device != CPU:
         return LocalEngine(method, everyone, tests, scratch=scratch, device=device)
     if workers == "auto":
-        count, patience = workers_for(asked, experiment.threads), PATIENCE
+        count, patience = worker_count(asked, experiment.threads), PATIENCE
     else:
         count, patience = workers, 0.0
     if not count:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from protofed.core.errors import ProtofedError, plural
-from protofed.engines.rounds import Event
-from protofed.experiment.checkpoint import Found
+from protofed.core.errors import ProtofedError, count_noun
+from protofed.engines.rounds import RoundEvent
+from protofed.experiment.checkpoint import ResumePoint
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
@@ -14,26 +14,26 @@ PATIENCE = 3  # failed rounds in a row after which a run stops
 SHOWN = 3  # refused replies of a round that who watches is told of one by one
 
 
-class Incidents:
+class RunEvents:
     """The refused replies and failed rounds of one run; lines in its events.jsonl."""
 
     def __init__(self, experiment: Experiment, folder: RunDir):
         self.experiment, self.folder = experiment, folder
-        self.now: list[Event] = []  # of the round that is being played
+        self.now: list[RoundEvent] = []  # of the round that is being played
         self.failed = 0  # rounds in a row
 
-    def note(self, event: Event) -> None:
+    def note(self, event: RoundEvent) -> None:
         """Put an event on record; stop where the spec says so."""
         if event.diverged and self.experiment.on_nonfinite == "stop":
             raise ProtofedError(
-                f"{event.words}\nlower training.lr or the method's weights, which is another "
+                f"{event.describe}\nlower training.lr or the method's weights, which is another "
                 f'experiment and goes into another folder;\nor set on_nonfinite = "skip" to leave '
                 f"such a client out of the round"
             )
-        self.folder.append(self.folder.events, event.plain())
+        self.folder.append(self.folder.events, event.to_dict())
         self.now.append(event)
 
-    def passed_over(self, found: Found, damaged: int = 0) -> list[str]:
+    def passed_over(self, found: ResumePoint, damaged: int = 0) -> list[str]:
         """Put damaged checkpoints on record, where the run really goes on; a line for each.
 
         So are `damaged` lines of the record itself, which are gone.
@@ -44,7 +44,7 @@ class Incidents:
             reason = f"the checkpoint of round {finished} cannot be used: {why}; {where}"
             lines.append({"round": found.round, "checkpoint": finished, "reason": reason})
         if damaged:
-            reason = f"events.jsonl had {plural(damaged, 'damaged line')}, now gone"
+            reason = f"events.jsonl had {count_noun(damaged, 'damaged line')}, now gone"
             lines.append({"round": found.round, "reason": reason})
         known = self.folder.lines(self.folder.events)  # of a start that was killed, too
         for line in lines:
@@ -54,8 +54,8 @@ class Incidents:
 
     def words(self) -> tuple[str, ...]:
         """What went wrong in the round that is being played: of many refused replies, some."""
-        refused = [event.words for event in self.now if event.client is not None]
-        lost = [event.words for event in self.now if event.client is None]
+        refused = [event.describe for event in self.now if event.client is not None]
+        lost = [event.describe for event in self.now if event.client is None]
         rest = len(refused) - SHOWN
         more = [f"and {rest} more in this round, see events.jsonl"] if rest > 0 else []
         return (*refused[:SHOWN], *more, *lost)
@@ -66,7 +66,7 @@ class Incidents:
         self.failed, self.now = self.failed + 1 if lost else 0, []
         if self.failed >= PATIENCE:
             raise ProtofedError(
-                f"{self.failed} rounds in a row failed, the last one so:\n{lost[-1].words}\n"
+                f"{self.failed} rounds in a row failed, the last one so:\n{lost[-1].describe}\n"
                 f"the reasons are in {self.folder.events}\n"
                 f"mend that (if answers came late, raise --deadline); then the same command, for "
                 f"submit with --resume, goes on from the newest checkpoint, which has the old state"
@@ -118,7 +118,7 @@ def _when(rounds: list[int]) -> str:
     return f"{len(rounds)} rounds between {rounds[0]} and {rounds[-1]}"
 
 
-def check_least(experiment: Experiment, asked: int) -> None:
+def check_min_clients(experiment: Experiment, asked: int) -> None:
     """Refuse a run in which no round could ever have as many replies as it needs."""
     if experiment.min_clients > asked:
         raise ProtofedError(

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from protofed.core.model import Net
 from protofed.core.site import ClientId, Site
 from protofed.data.benchmark import Benchmark
-from protofed.data.parts import Part
+from protofed.data.parts import ClientPart
 from protofed.experiment.spec import Experiment
 
 
@@ -23,9 +23,9 @@ def left_out_note(experiment: Experiment) -> list[str]:
     ]
 
 
-def cautions(experiment: Experiment, nets: list[Net]) -> list[str]:
+def method_warnings(experiment: Experiment, nets: list[Net]) -> list[str]:
     """What may make the training itself not mean what the reader thinks."""
-    told = [experiment.method.caution(net) for net in nets]
+    told = [experiment.method.warning(net) for net in nets]
     if experiment.validation:
         told.append("scored on images held out from the clients, not on the test images")
     layers = [layer for net in nets for layer in net.modules()]
@@ -34,9 +34,9 @@ def cautions(experiment: Experiment, nets: list[Net]) -> list[str]:
     return list(dict.fromkeys(caution for caution in told if caution))
 
 
-def images_notes(
+def data_notes(
     benchmark: Benchmark,
-    parts: tuple[Part, ...],
+    parts: tuple[ClientPart, ...],
     sites: dict[ClientId, Site],
     public: dict[str, Tensor],
     left_out: str | None,

@@ -13,21 +13,21 @@ from torch import Tensor
 from protofed.core.errors import ProtofedError
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Dataset, Site
+from protofed.core.site import ArrayDataset, ClientId, Site
 from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
-from protofed.experiment.checkpoint import Checkpoint, load_server
-from protofed.experiment.federation import Federation, assemble
-from protofed.experiment.parse import recorded
-from protofed.experiment.remote import coordinator
+from protofed.experiment.checkpoint import Checkpoint, load_server_state
+from protofed.experiment.federation import Federation, build_federation
+from protofed.experiment.parse import load_spec
+from protofed.experiment.remote import remote_federation
 from protofed.experiment.result import check_finished
 from protofed.experiment.rundir import RunDir, check_is_run
 from protofed.experiment.spec import Experiment
-from protofed.experiment.submitted import is_remote, offers_on_record
+from protofed.experiment.submitted import is_remote, recorded_descriptions
 
 
 @dataclass(frozen=True)
-class Opened:
+class TrainedRun:
     """A run after some of its rounds."""
 
     experiment: Experiment
@@ -49,11 +49,11 @@ class Opened:
         client = min(self.federation.sites) if client is None else client
         return self.federation.sites[client], self.engine.state(client)
 
-    def predictions(self, data: Dataset) -> Tensor:
+    def predictions(self, data: ArrayDataset) -> Tensor:
         """The predicted classes [N] of all images of `data`."""
         return self.scores(data).argmax(1)
 
-    def scores(self, data: Dataset) -> Tensor:
+    def scores(self, data: ArrayDataset) -> Tensor:
         """What the method says of all images of `data`, [N, C]."""
         site, state = self.speaker()
         inbox = self.method.publish(self.server)
@@ -73,17 +73,17 @@ class Opened:
     def _whole(self, site: Site, state: object) -> Model:
         """What was published; what the server lacks, the state adds."""
         own = state if isinstance(state, Model) else Model()
-        return site.fresh() | self.method.publish(self.server).model | own
+        return site.initial_model() | self.method.publish(self.server).model | own
 
-    def features(self, data: Dataset) -> Tensor:
+    def features(self, data: ArrayDataset) -> Tensor:
         """The features z [N, D] of all images of `data`."""
         site, model = self.model()
         with torch_threads(self.experiment.threads):
-            return torch.cat([site.look(model, x).z for x in _inputs(site, data)])
+            return torch.cat([site.forward_eval(model, x).z for x in _inputs(site, data)])
 
 
-def _inputs(site: Site, data: Dataset) -> Iterator[Tensor]:
-    return (x for x, _ in site.scan(data))
+def _inputs(site: Site, data: ArrayDataset) -> Iterator[Tensor]:
+    return (x for x, _ in site.eval_batches(data))
 
 
 def _last(place: RunDir) -> Checkpoint | None:
@@ -98,9 +98,9 @@ def _last(place: RunDir) -> Checkpoint | None:
     return found.checkpoint
 
 
-def open_run(folder: Path, finished: int | None = None) -> Opened:
+def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
     """A run with its images, after its last round that is on disk, or after one that was kept."""
-    opened = open_model(folder, finished)
+    opened = open_trained_model(folder, finished)
     if is_remote(opened.experiment):
         raise ProtofedError(
             f"{folder}: its images are at its sites, and this needs images\n"
@@ -109,10 +109,10 @@ def open_run(folder: Path, finished: int | None = None) -> Opened:
     return opened
 
 
-def open_model(folder: Path, finished: int | None = None) -> Opened:
+def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
     """The same for who needs no images: those of a federation across machines are not here."""
     check_is_run(folder)
-    place, experiment = RunDir(folder), recorded(folder)
+    place, experiment = RunDir(folder), load_spec(folder)
     if place.done.exists():
         check_finished(place)
     checkpoint = _last(place) if finished is None else place.kept(finished)
@@ -127,11 +127,13 @@ def open_model(folder: Path, finished: int | None = None) -> Opened:
         experiment.method, federation.everyone, federation.tests
     )
     engine.load(checkpoint.folder)
-    return Opened(experiment, federation, checkpoint.round, load_server(checkpoint), engine)
+    return TrainedRun(
+        experiment, federation, checkpoint.round, load_server_state(checkpoint), engine
+    )
 
 
 def _federation(folder: Path, experiment: Experiment) -> Federation:
     """What the run stands on: the images, or what the sites have said of theirs."""
     if is_remote(experiment):
-        return coordinator(experiment, offers_on_record(folder))
-    return assemble(experiment)
+        return remote_federation(experiment, recorded_descriptions(folder))
+    return build_federation(experiment)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from protofed.core.errors import ProtofedError, did_you_mean, printable
+from protofed.core.errors import ProtofedError, did_you_mean, printable_text
 from protofed.core.jsonfile import parse_json
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
@@ -83,19 +83,19 @@ def _put(raw: Raw, keys: list[str], value: object) -> Raw:
     return {**raw, first: _put(section, rest, value)}
 
 
-def choose(raw: Raw, section: str, name: str) -> Raw:
+def choose_named(raw: Raw, section: str, name: str) -> Raw:
     """Name the method or the data set, dropping what was said about another one."""
     given = raw.get(section)
     fields = given if isinstance(given, dict) and given.get("name", name) == name else {}
     return {**raw, section: {**fields, "name": name}}
 
 
-def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
+def parse_experiment(raw: Mapping[str, Any], source: str = "") -> Experiment:
     """Check plain data and complete it; every fault found is told at once."""
     given, faults = dict(raw), []
     method: AnyMethod = FedAvg()
     try:
-        method = method_from(given.get("method", "fedavg"))
+        method = parse_method(given.get("method", "fedavg"))
     except ProtofedError as fault:
         faults += str(fault).splitlines()
     if isinstance(given.get("data"), str):
@@ -103,7 +103,7 @@ def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
     try:
         made = Experiment.model_validate({**given, "method": method})
     except ValidationError as fault:
-        faults += explain(fault)
+        faults += explain_faults(fault)
     except ProtofedError as fault:  # of a folder of images
         told = str(fault).splitlines()
         if not faults:  # not cut short: it names every file that cannot be used
@@ -114,17 +114,17 @@ def experiment_from(raw: Mapping[str, Any], source: str = "") -> Experiment:
     return made
 
 
-def restored(plain: Raw, source: str = "") -> Experiment:
+def spec_from_dict(plain: Raw, source: str = "") -> Experiment:
     """The experiment that an `Experiment.plain()` of this or of an older version tells of."""
-    return experiment_from({**LATER, **plain}, source)
+    return parse_experiment({**LATER, **plain}, source)
 
 
-def recorded(folder: Path) -> Experiment:
+def load_spec(folder: Path) -> Experiment:
     """The experiment of a run folder, if its spec.json is still the one that it was begun with."""
     file = folder / "spec.json"
-    saved = records.read(records.SPEC, file)
+    saved = records.read_record_file(records.SPEC, file)
     began = saved["digest"]
-    experiment = restored({k: v for k, v in saved.items() if k != "digest"}, str(file))
+    experiment = spec_from_dict({k: v for k, v in saved.items() if k != "digest"}, str(file))
     if experiment.digest != began:
         raise ProtofedError(
             f"{file} is not the spec that the run was begun with (digest {experiment.digest[:12]}, "
@@ -133,7 +133,7 @@ def recorded(folder: Path) -> Experiment:
     return experiment
 
 
-def method_from(given: object) -> AnyMethod:
+def parse_method(given: object) -> AnyMethod:
     """A method from its name, or from a table with a name and hyperparameters."""
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping):
@@ -144,15 +144,15 @@ def method_from(given: object) -> AnyMethod:
         raise ProtofedError(f"method: {_unknown(str(name), METHODS)}")
     for field in dataclasses.fields(METHODS[name]):
         if isinstance(field.default, Method) and isinstance(fields.get(field.name), str | Mapping):
-            fields[field.name] = method_from(fields[field.name])
+            fields[field.name] = parse_method(fields[field.name])
     try:
         return METHODS[name](**{str(key): value for key, value in fields.items()})
     except ValidationError as fault:
         known = [field.name for field in dataclasses.fields(METHODS[name])]
-        raise ProtofedError("\n".join(explain(fault, ("method",), known))) from fault
+        raise ProtofedError("\n".join(explain_faults(fault, ("method",), known))) from fault
 
 
-def explain(
+def explain_faults(
     fault: ValidationError, where: tuple[str, ...] = (), known: list[str] | None = None
 ) -> list[str]:
     """One line for each fault: field, what was given, what is allowed."""
@@ -243,7 +243,7 @@ def _from(source: str, lines: Iterable[str]) -> list[str]:
 
 def _short(lines: Iterable[str]) -> str:
     """At most five lines; what is not printable is escaped, as it came from a stranger."""
-    shown = [printable(line) for line in lines]
+    shown = [printable_text(line) for line in lines]
     if len(shown) > MOST_LINES:
         rest = len(shown) - MOST_LINES + 1
         shown = [*shown[: MOST_LINES - 1], f"... and {rest} more faults"]

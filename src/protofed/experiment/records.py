@@ -13,10 +13,10 @@ from typing import Annotated, Any, NotRequired, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from protofed.core.disk import read_bytes
-from protofed.core.errors import ProtofedError, printable
-from protofed.core.jsonfile import parse_json, read_json
-from protofed.data.parts import PartRecord
+from protofed.core.disk import read_file_bytes
+from protofed.core.errors import ProtofedError, printable_text
+from protofed.core.jsonfile import parse_json, read_json_file
+from protofed.data.parts import ClientPartRecord
 
 T = TypeVar("T")
 Line = dict[str, Any]
@@ -33,7 +33,7 @@ Digest = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
-class Spec(TypedDict):
+class SpecRecord(TypedDict):
     """spec.json: the digest of an experiment, beside its fields."""
 
     digest: Digest
@@ -41,7 +41,7 @@ class Spec(TypedDict):
 
 
 @with_config(EXACTLY)
-class Done(TypedDict):
+class DoneRecord(TypedDict):
     """done: of which experiment, what to know of it, and the digest of its scores.jsonl."""
 
     digest: Digest
@@ -50,7 +50,7 @@ class Done(TypedDict):
 
 
 @with_config(EXACTLY)
-class Manifest(TypedDict):
+class ManifestRecord(TypedDict):
     """manifest.json: of which experiment and round, and the digests of scores so far and files."""
 
     experiment: Digest
@@ -60,14 +60,14 @@ class Manifest(TypedDict):
 
 
 @with_config(EXACTLY)
-class Keep(TypedDict):
+class KeepRecord(TypedDict):
     """keep.json: the rounds whose checkpoints stay."""
 
     rounds: list[int]
 
 
 @with_config(EXACTLY)
-class Tables(TypedDict):
+class ScoreTables(TypedDict):
     """Accuracy by domain, and what follows from it."""
 
     domains: dict[str, Percent]
@@ -77,18 +77,18 @@ class Tables(TypedDict):
 
 
 @with_config(EXACTLY)
-class ScoreLine(Tables):
+class ScoreLine(ScoreTables):
     """A line of scores.jsonl."""
 
     round: Number
-    opinions: NotRequired[dict[str, Tables]]
-    own: NotRequired[Tables]
+    opinions: NotRequired[dict[str, ScoreTables]]
+    own: NotRequired[ScoreTables]
     clients: NotRequired[dict[str, dict[str, Percent]]]
     missing: NotRequired[list[str]]
 
 
 @with_config(EXACTLY)
-class Parts(TypedDict):
+class TrafficParts(TypedDict):
     """The bytes that travelled, by part."""
 
     up: dict[str, Count]
@@ -102,7 +102,7 @@ class RoundLine(TypedDict):
     round: Number
     bytes_up: Count
     bytes_down: Count
-    parts: Parts
+    parts: TrafficParts
     seconds: Seconds
     legs: list[dict[str, dict[str, Metric]]]
 
@@ -118,11 +118,11 @@ class EventLine(TypedDict):
     checkpoint: NotRequired[Number]
 
 
-SPEC, DONE = TypeAdapter(Spec), TypeAdapter(Done)
-MANIFEST, KEEP = TypeAdapter(Manifest), TypeAdapter(Keep)
+SPEC, DONE = TypeAdapter(SpecRecord), TypeAdapter(DoneRecord)
+MANIFEST, KEEP = TypeAdapter(ManifestRecord), TypeAdapter(KeepRecord)
 World = dict[str, str | dict[str, str]]  # env.json: versions, and digests of data
 WORLD: TypeAdapter[World] = TypeAdapter(World)
-Holdings = list[PartRecord]  # partition.json: who holds what
+Holdings = list[ClientPartRecord]  # partition.json: who holds what
 HOLDINGS: TypeAdapter[Holdings] = TypeAdapter(Holdings)
 LINES: dict[str, TypeAdapter[Any]] = {
     "scores.jsonl": TypeAdapter(ScoreLine),
@@ -131,26 +131,26 @@ LINES: dict[str, TypeAdapter[Any]] = {
 }
 
 
-def read(shape: TypeAdapter[T], file: Path) -> T:
+def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
     """The content of a JSON file, if it has its shape."""
     try:
-        return shaped(shape, read_json(file), file)
+        return check_shape(shape, read_json_file(file), file)
     except ProtofedError as fault:
         raise ProtofedError(f"{fault}\n{ADVICE}") from fault
 
 
-def shaped(shape: TypeAdapter[T], content: object, source: object) -> T:
+def check_shape(shape: TypeAdapter[T], content: object, source: object) -> T:
     """Plain data, if it has a shape; else the first thing that is wrong with it."""
     try:
         return shape.validate_python(content)
     except ValidationError as fault:
         first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(step) for step in first["loc"]) or "all of it"
-        told = printable(f"{where}: {first['msg']}", 200)
+        told = printable_text(f"{where}: {first['msg']}", 200)
         raise ProtofedError(f"{source} is damaged: {told}") from fault
 
 
-def read_lines(file: Path) -> list[Line]:
+def read_record_lines(file: Path) -> list[Line]:
     """The lines of a JSON Lines file; a last one that a crash cut short is left out."""
     found = []
     for line, _ in _lines(file):
@@ -160,12 +160,12 @@ def read_lines(file: Path) -> list[Line]:
     return found
 
 
-def sound_lines(file: Path) -> list[tuple[Line, bytes]]:
+def undamaged_lines(file: Path) -> list[tuple[Line, bytes]]:
     """The lines that are sound, read and as they are; for who can do without the others."""
     return [(line, raw) for line, raw in _lines(file) if not isinstance(line, ProtofedError)]
 
 
-def damaged_lines(file: Path) -> int:
+def count_damaged_lines(file: Path) -> int:
     """How many lines are not sound."""
     return sum(isinstance(line, ProtofedError) for line, _ in _lines(file))
 
@@ -173,7 +173,7 @@ def damaged_lines(file: Path) -> int:
 def _lines(file: Path) -> Iterator[tuple[Line | ProtofedError, bytes]]:
     """Each line, read or what is wrong with it, and its bytes; no file has no lines."""
     try:
-        *whole, last = read_bytes(file).split(b"\n") if file.exists() else [b""]
+        *whole, last = read_file_bytes(file).split(b"\n") if file.exists() else [b""]
     except OSError as fault:
         raise ProtofedError(f"{file} cannot be read: {fault.strerror}\n{ADVICE}") from fault
     for number, raw in enumerate([*whole, last], start=1):
@@ -184,6 +184,6 @@ def _lines(file: Path) -> Iterator[tuple[Line | ProtofedError, bytes]]:
 
 def _line(shape: TypeAdapter[Line], raw: bytes, source: str) -> Line | ProtofedError:
     try:
-        return shaped(shape, parse_json(raw, source), source)
+        return check_shape(shape, parse_json(raw, source), source)
     except ProtofedError as fault:
         return fault

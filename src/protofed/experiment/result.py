@@ -8,30 +8,30 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from protofed.core.disk import sha256
+from protofed.core.disk import file_sha256
 from protofed.core.errors import ProtofedError
 from protofed.experiment import records
-from protofed.experiment.evaluate import Evaluation, Scores, last_five, rules
-from protofed.experiment.records import Done
+from protofed.experiment.evaluate import DomainScores, Evaluation, last_5_mean, score_rules
+from protofed.experiment.records import DoneRecord
 from protofed.experiment.rundir import RunDir
 
 
-def marked(domain: str, unseen: str | None) -> str:
+def mark_unseen(domain: str, unseen: str | None) -> str:
     """A domain's name, with a mark if nobody trained on it."""
     return f"{domain} (unseen)" if domain == unseen else domain
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """A finished run: where it lies, its scores by two stated rules, and what to know of them."""
 
     folder: Path
     digest: str
     rules: Mapping[str, str]  # in words, how `last` and `last_five` were taken
-    last: Scores  # after the last round
-    last_five: Scores  # mean of the last five evaluations
-    opinions: Mapping[str, Scores]  # the method's other predictors, last round
-    own: Scores | None  # personal methods: each client on its own domain, last round
+    last: DomainScores  # after the last round
+    last_five: DomainScores  # mean of the last five evaluations
+    opinions: Mapping[str, DomainScores]  # the method's other predictors, last round
+    own: DomainScores | None  # personal methods: each client on its own domain, last round
     clients: Mapping[str, Mapping[str, float | None]] | None  # personal: client by domain
     notices: tuple[str, ...]
     seconds: float
@@ -39,9 +39,9 @@ class Result:
 
     def named(self, domain: str) -> str:
         """A domain's name for a table: the unseen one is marked."""
-        return marked(domain, self.unseen)
+        return mark_unseen(domain, self.unseen)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON; the scores with the rule by which they were taken."""
         scores = {"last": self.last, "last_five": self.last_five}
         return {
@@ -49,21 +49,21 @@ class Result:
             "digest": self.digest,
             "seconds": self.seconds,
             **({"unseen": self.unseen} if self.unseen else {}),
-            **{name: {"rule": self.rules[name], **s.plain()} for name, s in scores.items()},
-            "opinions": {name: scores.plain() for name, scores in self.opinions.items()},
-            **({"own": self.own.plain(), "clients": self.clients} if self.own else {}),
+            **{name: {"rule": self.rules[name], **s.to_dict()} for name, s in scores.items()},
+            "opinions": {name: scores.to_dict() for name, scores in self.opinions.items()},
+            **({"own": self.own.to_dict(), "clients": self.clients} if self.own else {}),
             "notices": list(self.notices),
         }
 
 
-def read_result(folder: RunDir) -> Result:
+def read_result(folder: RunDir) -> RunResult:
     """The result of a finished run, from its files alone."""
-    return result_of(folder, check_finished(folder))
+    return make_result(folder, check_finished(folder))
 
 
-def check_finished(folder: RunDir) -> Done:
+def check_finished(folder: RunDir) -> DoneRecord:
     """What `done` says of a finished run; stop if its spec or its scores are not those it is of."""
-    done = records.read(records.DONE, folder.done)
+    done = records.read_record_file(records.DONE, folder.done)
     if done["digest"] != folder.digest():
         raise ProtofedError(
             f"{folder.path}: spec.json is not the spec that this run was made with\n"
@@ -71,7 +71,7 @@ def check_finished(folder: RunDir) -> Done:
         )
     if not folder.scores.exists():
         raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
-    if sha256(folder.scores) != done["scores"]:
+    if file_sha256(folder.scores) != done["scores"]:
         raise ProtofedError(
             f"{folder.path}: scores.jsonl is not what this run wrote (swapped or edited?)\n"
             f"repeat the run with --again"
@@ -86,7 +86,7 @@ def read_evaluations(folder: RunDir) -> list[Evaluation]:
     """
     if folder.done.exists():
         check_finished(folder)
-    found = [Evaluation.from_plain(line) for line in folder.lines(folder.scores)]
+    found = [Evaluation.from_dict(line) for line in folder.lines(folder.scores)]
     for before, now in pairwise(found):
         if now.round <= before.round:
             raise _damaged(folder.scores, f"round {now.round} comes after round {before.round}")
@@ -100,7 +100,7 @@ def _damaged(file: Path, why: str) -> ProtofedError:
     return ProtofedError(f"{file} is damaged: {why}\n{records.ADVICE}")
 
 
-def result_of(folder: RunDir, done: Done) -> Result:
+def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
     """The result of a run of which `done` says, or is about to say, that it is finished."""
     evaluations = read_evaluations(folder)
     if not evaluations:
@@ -108,16 +108,16 @@ def result_of(folder: RunDir, done: Done) -> Result:
     newest, rounds = evaluations[-1], folder.lines(folder.rounds)
     if [line["round"] for line in rounds] != [*range(1, newest.round + 1)]:
         raise _damaged(folder.rounds, f"it does not have each of {newest.round} rounds once")
-    return Result(
+    return RunResult(
         folder=folder.path,
         digest=done["digest"],
-        rules=rules(len(evaluations), [evaluation.missing for evaluation in evaluations]),
+        rules=score_rules(len(evaluations), [evaluation.missing for evaluation in evaluations]),
         last=newest.scores,
-        last_five=last_five([evaluation.scores for evaluation in evaluations]),
-        opinions=newest.opinions,
+        last_five=last_5_mean([evaluation.scores for evaluation in evaluations]),
+        opinions=newest.auxiliary,
         own=newest.own,
         clients=newest.clients,
         notices=tuple(done["notices"]),
-        unseen=records.read(records.SPEC, folder.path / "spec.json").get("leave_out"),
+        unseen=records.read_record_file(records.SPEC, folder.path / "spec.json").get("leave_out"),
         seconds=round(sum(line["seconds"] for line in rounds), 1),
     )

@@ -16,11 +16,11 @@ from typing import Any
 
 from protofed.core import disk
 from protofed.core.errors import ProtofedError
-from protofed.core.lock import alone
-from protofed.core.method import Global
+from protofed.core.lock import file_lock
+from protofed.core.method import ServerState
 from protofed.engines.base import Engine
 from protofed.experiment import checkpoint, records
-from protofed.experiment.checkpoint import Checkpoint, Found, Past
+from protofed.experiment.checkpoint import Checkpoint, ResumePoint, ScoreHistory
 from protofed.experiment.spec import Experiment
 
 KEEP = 2  # checkpoints; the one before the newest is the fallback
@@ -43,7 +43,7 @@ class RunDir:
         """Hold the folder against other processes; the system frees it when this one ends."""
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-        with alone(self.path, f"another process is writing to {self.path}; wait for it"):
+        with file_lock(self.path, f"another process is writing to {self.path}; wait for it"):
             yield
 
     @contextmanager
@@ -76,16 +76,16 @@ class RunDir:
 
     def digest(self) -> str:
         """The experiment that the folder is for, as its spec.json says."""
-        return records.read(records.SPEC, self.path / "spec.json")["digest"]
+        return records.read_record_file(records.SPEC, self.path / "spec.json")["digest"]
 
     def open(self, experiment: Experiment) -> None:
         """Make the folder, unless this experiment was begun in it before."""
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            disk.sweep(self.path)
-            self.write("spec.json", {"digest": experiment.digest, **experiment.plain()})
+            disk.remove_temporaries(self.path)
+            self.write("spec.json", {"digest": experiment.digest, **experiment.to_dict()})
             self.checkpoints.mkdir(exist_ok=True)  # after the spec: now the folder is a run's
-            disk.sweep(self.checkpoints)
+            disk.remove_temporaries(self.checkpoints)
 
     def clear(self) -> None:
         """Forget what an earlier run of this experiment left."""
@@ -97,46 +97,46 @@ class RunDir:
     def write(self, name: str, content: object) -> None:
         """Write plain data as a JSON file of the folder."""
         with self._writing():
-            disk.write_json(self.path / name, content)
+            disk.atomic_write_json(self.path / name, content)
 
     def write_card(self, text: str) -> None:
         """Write the card, for people."""
         with self._writing():
-            disk.write_whole(self.card, text.encode())
+            disk.atomic_write(self.card, text.encode())
 
     def append(self, file: Path, line: dict[str, Any]) -> None:
         """Add one line to a JSON Lines file, and see it on the disk."""
         with self._writing():
-            disk.append(file, (json.dumps(line, allow_nan=False) + "\n").encode())
+            disk.append_durably(file, (json.dumps(line, allow_nan=False) + "\n").encode())
 
     def lines(self, file: Path) -> list[dict[str, Any]]:
         """The lines of a JSON Lines file; a last one that a crash cut short is left out."""
-        return records.read_lines(file)
+        return records.read_record_lines(file)
 
     def rewind(self, finished: int) -> int:
         """Drop the lines of rounds that the state to go on from does not know.
 
         Damaged lines of events go too, and their number is told: no round can be played for them.
         """
-        damaged = records.damaged_lines(self.events)
+        damaged = records.count_damaged_lines(self.events)
         with self._writing():
             for file in (self.rounds, self.scores, self.events):
                 if file.exists() or file != self.events:
-                    disk.write_whole(file, _up_to(finished, file))
+                    disk.atomic_write(file, _up_to(finished, file))
         return damaged
 
     def drop_after(self, finished: int) -> None:
         """Drop checkpoints that were passed over, or they would count among the newest."""
         with self._writing():
-            for folder in checkpoint.folders(self.checkpoints):
-                if checkpoint.number_of(folder) > finished:
-                    disk.drop_folder(folder)
+            for folder in checkpoint.checkpoint_folders(self.checkpoints):
+                if checkpoint.checkpoint_round(folder) > finished:
+                    disk.remove_directory(folder)
 
     def keeping(self, more: Collection[int]) -> set[int]:
         """The rounds to keep: those that were named when the run began, and `more`."""
         known: set[int] = set()
         if self.keep.exists():
-            known = set(records.read(records.KEEP, self.keep)["rounds"])
+            known = set(records.read_record_file(records.KEEP, self.keep)["rounds"])
         if not known.issuperset(more):
             self.write(self.keep.name, {"rounds": sorted(known.union(more))})
         return known.union(more)
@@ -144,26 +144,29 @@ class RunDir:
     def save(
         self,
         finished: int,
-        server: Global,
+        server: ServerState,
         engine: Engine,
         experiment: Experiment,
         keep: Collection[int] = (),
     ) -> None:
         """Write a checkpoint beside the others, then drop all but the newest and those to keep."""
         with self._writing():
-            place = checkpoint.place_of(self.checkpoints, finished)
-            checkpoint.save(place, server, engine, self.scores, experiment.digest)
-            for old in checkpoint.folders(self.checkpoints)[:-KEEP]:
-                if checkpoint.number_of(old) not in keep:
-                    disk.drop_folder(old)
+            place = checkpoint.checkpoint_folder(self.checkpoints, finished)
+            checkpoint.save_checkpoint(place, server, engine, self.scores, experiment.digest)
+            for old in checkpoint.checkpoint_folders(self.checkpoints)[:-KEEP]:
+                if checkpoint.checkpoint_round(old) not in keep:
+                    disk.remove_directory(old)
 
     def rounds_on_disk(self) -> list[int]:
         """The rounds that have a checkpoint."""
-        return [checkpoint.number_of(folder) for folder in checkpoint.folders(self.checkpoints)]
+        return [
+            checkpoint.checkpoint_round(folder)
+            for folder in checkpoint.checkpoint_folders(self.checkpoints)
+        ]
 
     def kept(self, finished: int) -> Checkpoint | None:
         """The checkpoint after so many rounds, if it is there; one that is damaged is told."""
-        folder = checkpoint.place_of(self.checkpoints, finished)
+        folder = checkpoint.checkpoint_folder(self.checkpoints, finished)
         if not folder.exists():
             return None
         if fault := self._past().fault_of(folder):
@@ -173,27 +176,27 @@ class RunDir:
             )
         return Checkpoint(finished, folder)
 
-    def _past(self) -> Past:
+    def _past(self) -> ScoreHistory:
         """What checkpoints are held against."""
-        scores = [(line["round"], raw) for line, raw in records.sound_lines(self.scores)]
-        rounds = [line["round"] for line, _ in records.sound_lines(self.rounds)]
-        return Past(self.digest(), scores, rounds)
+        scores = [(line["round"], raw) for line, raw in records.undamaged_lines(self.scores)]
+        rounds = [line["round"] for line, _ in records.undamaged_lines(self.rounds)]
+        return ScoreHistory(self.digest(), scores, rounds)
 
-    def find(self) -> Found:
+    def find(self) -> ResumePoint:
         """The newest checkpoint that is whole and whose scores are on record."""
         faults: dict[int, str] = {}
         if not (self.path / "spec.json").exists():
-            return Found(None, faults)
+            return ResumePoint(None, faults)
         past = self._past()
-        for folder in reversed(checkpoint.folders(self.checkpoints)):
-            finished = checkpoint.number_of(folder)
+        for folder in reversed(checkpoint.checkpoint_folders(self.checkpoints)):
+            finished = checkpoint.checkpoint_round(folder)
             fault = past.fault_of(folder)
             if not fault:
-                return Found(Checkpoint(finished, folder), faults)
+                return ResumePoint(Checkpoint(finished, folder), faults)
             faults[finished] = fault
         # A kill leaves one scored round without a checkpoint, never two.
         lost = [number for number, _ in past.scores][:-1]
-        return Found(None, faults or dict.fromkeys(lost[-1:], "it is gone"))
+        return ResumePoint(None, faults or dict.fromkeys(lost[-1:], "it is gone"))
 
     def newest(self) -> Checkpoint | None:
         """The checkpoint to go on from, or to read."""
@@ -213,9 +216,9 @@ def check_is_run(folder: Path) -> None:
 
 def _is_free(path: Path) -> bool:
     """Whether a run may begin here: nothing is there, but for a spec that a kill left half."""
-    return path.is_dir() and all(map(disk.is_unfinished, path.iterdir()))
+    return path.is_dir() and all(map(disk.is_temporary, path.iterdir()))
 
 
 def _up_to(finished: int, file: Path) -> bytes:
     """What a JSON Lines file says of the first rounds."""
-    return b"".join(raw for line, raw in records.sound_lines(file) if line["round"] <= finished)
+    return b"".join(raw for line, raw in records.undamaged_lines(file) if line["round"] <= finished)

@@ -12,29 +12,29 @@ from typing import Any, Generic, NamedTuple
 
 import torch
 
-from protofed.core.allocator import keep_memory
+from protofed.core.allocator import tune_malloc
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
-from protofed.core.site import ClientId, Step
+from protofed.core.site import ClientId, RoundContext
 from protofed.core.threads import torch_threads
 from protofed.engines.base import Engine
-from protofed.engines.rounds import Event, Mail, play_round
-from protofed.experiment.card import finish
-from protofed.experiment.checkpoint import Found, load_server
+from protofed.engines.rounds import Mail, RoundEvent, run_round
+from protofed.experiment.card import mark_done
+from protofed.experiment.checkpoint import ResumePoint, load_server_state
 from protofed.experiment.describe import method_name
-from protofed.experiment.environment import check_world, environment
-from protofed.experiment.evaluate import Evaluation, evaluate
-from protofed.experiment.federation import Federation, assemble
-from protofed.experiment.hiring import Workers, local_engine
-from protofed.experiment.incidents import Incidents, check_least
+from protofed.experiment.environment import check_same_environment, describe_environment
+from protofed.experiment.evaluate import Evaluation, evaluate_round
+from protofed.experiment.federation import Federation, build_federation
+from protofed.experiment.hiring import Workers, create_local_engine
+from protofed.experiment.incidents import RunEvents, check_min_clients
 from protofed.experiment.records import World
-from protofed.experiment.result import Result, read_result
+from protofed.experiment.result import RunResult, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
 
-class Progress(NamedTuple):
+class RunProgress(NamedTuple):
     """How far a run is: rounds finished, the newest mean accuracy, the time it may still take."""
 
     round: int
@@ -45,9 +45,9 @@ class Progress(NamedTuple):
     missing: tuple[str, ...] = ()  # the domains that the mean does not count
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[RunProgress], None]
 Tell = Callable[[str], None]  # a line for who watches
-Note = Callable[[Event], None]  # what went wrong, for the record
+Note = Callable[[RoundEvent], None]  # what went wrong, for the record
 Hire = Callable[[Tell, Note], Engine]
 
 
@@ -58,7 +58,7 @@ def run(
     again: bool = False,
     keep: Collection[int] = (),
     workers: Workers = "auto",
-) -> Result:
+) -> RunResult:
     """Run an experiment into a folder, or go on with it, or read it if it is finished already.
 
     `keep` names scored rounds whose checkpoints stay beside the last ones. `workers` is the number
@@ -67,7 +67,7 @@ def run(
     folder = RunDir(Path(out) if out else default_folder(experiment))
     folder.check(experiment)
     if again or not folder.done.exists():
-        keep_memory()
+        tune_malloc()
         with (
             torch_threads(experiment.threads),
             closing(_local(experiment, folder, keep, workers)) as made,
@@ -82,15 +82,15 @@ def run(
 
 def _local(
     experiment: Experiment, folder: RunDir, keep: Collection[int], workers: Workers
-) -> Run[Any, Any]:
+) -> ExperimentRun[Any, Any]:
     """A run whose clients are all on this machine."""
-    federation = assemble(experiment)
-    count = head_count(experiment, len(federation.sites))
+    federation = build_federation(experiment)
+    count = clients_per_round(experiment, len(federation.sites))
 
     def hire(tell: Tell, note: Note) -> Engine:
-        return local_engine(experiment, federation, folder.path, workers, count, tell)
+        return create_local_engine(experiment, federation, folder.path, workers, count, tell)
 
-    return Run(experiment, experiment.method, folder, federation, hire, keep)
+    return ExperimentRun(experiment, experiment.method, folder, federation, hire, keep)
 
 
 def default_folder(experiment: Experiment) -> Path:
@@ -99,7 +99,7 @@ def default_folder(experiment: Experiment) -> Path:
     return Path("runs") / name
 
 
-class Run(Generic[S, C]):
+class ExperimentRun(Generic[S, C]):
     """One experiment on its way from the newest checkpoint, or from the start, to `done`."""
 
     def __init__(
@@ -113,8 +113,8 @@ class Run(Generic[S, C]):
     ):
         self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
         self.news: list[str] = []  # not yet told
-        self.incidents = Incidents(experiment, folder)
-        check_least(experiment, head_count(experiment, len(federation.sites)))
+        self.incidents = RunEvents(experiment, folder)
+        check_min_clients(experiment, clients_per_round(experiment, len(federation.sites)))
         self.engine = hire(self.news.append, self.incidents.note)
         self.federation = federation.without_images()  # the engine has them
 
@@ -131,7 +131,7 @@ class Run(Generic[S, C]):
         self._record_world(found)
         server, first = self._restore(found)
         self.news += self.federation.notices
-        watch(Progress(first, total, None, math.nan, self._told()))
+        watch(RunProgress(first, total, None, math.nan, self._told()))
         mean: float | None = None
         missing: tuple[str, ...] = ()
         for number in range(first, total):
@@ -142,11 +142,11 @@ class Run(Generic[S, C]):
                 mean, missing = scored.scores.mean, scored.missing
             pace = (time.monotonic() - began) / (finished - first)
             left, wrong = pace * (total - finished), self.incidents.words()
-            watch(Progress(finished, total, mean, left, (*self._told(), *wrong), missing))
+            watch(RunProgress(finished, total, mean, left, (*self._told(), *wrong), missing))
             self.incidents.end_round()
         self.incidents.check_any()
         notices = [*self.federation.notices, *self.incidents.summary()]
-        finish(self.folder, self.experiment, notices)
+        mark_done(self.folder, self.experiment, notices)
 
     def _told(self) -> tuple[str, ...]:
         """The news, once."""
@@ -154,18 +154,18 @@ class Run(Generic[S, C]):
         self.news.clear()
         return told
 
-    def _record_world(self, found: Found) -> None:
+    def _record_world(self, found: ResumePoint) -> None:
         """Write what this run stands on; refuse to go on with one that stood on something else."""
-        world: World = {**environment(), "data": self.federation.fingerprints()}
+        world: World = {**describe_environment(), "data": self.federation.fingerprints()}
         if found.checkpoint:
-            check_world(self.folder.path, world)
+            check_same_environment(self.folder.path, world)
         self.folder.write("env.json", world)
         self.folder.write("partition.json", self.federation.held())
         if self.federation.public:
             rows = {name: rows.tolist() for name, rows in self.federation.public.items()}
             self.folder.write("public.json", rows)
 
-    def _restore(self, found: Found) -> tuple[S, int]:
+    def _restore(self, found: ResumePoint) -> tuple[S, int]:
         """The state to go on from, and the number of rounds behind it."""
         damaged = self.folder.rewind(found.round)
         self.news += self.incidents.passed_over(found, damaged)
@@ -173,25 +173,25 @@ class Run(Generic[S, C]):
         if found.checkpoint is None:
             return self.method.init_server(self.federation.server), 0
         self.engine.load(found.checkpoint.folder)
-        server: S = load_server(found.checkpoint)
+        server: S = load_server_state(found.checkpoint)
         return server, found.round
 
     def _round(self, server: S, number: int) -> S:
         """One round, with a line on what travelled and what each client reported in each leg."""
         began = time.monotonic()
-        who = participants(self.experiment, list(self.federation.sites), number)
+        who = sample_clients(self.experiment, list(self.federation.sites), number)
         up: Counter[str] = Counter()
         down: Counter[str] = Counter()
         legs: list[dict[str, dict[str, float | None]]] = []
 
         def tell(sent: Mail, received: Mail) -> None:
-            down.update(traffic(sent))
-            up.update(traffic(received))
-            legs.append({str(c): reported(reply) for c, reply in received.items()})
+            down.update(message_bytes(sent))
+            up.update(message_bytes(received))
+            legs.append({str(c): client_metrics(reply) for c, reply in received.items()})
 
-        step, site = Step(number, self.experiment.rounds), self.federation.server
+        step, site = RoundContext(number, self.experiment.rounds), self.federation.server
         note, least = self.incidents.note, self.experiment.min_clients
-        server = play_round(self.method, site, server, self.engine, who, step, tell, note, least)
+        server = run_round(self.method, site, server, self.engine, who, step, tell, note, least)
         line = {
             "round": number + 1,
             "bytes_up": up.total(),
@@ -205,31 +205,31 @@ class Run(Generic[S, C]):
 
     def _score(self, server: S, finished: int) -> Evaluation:
         """Score and keep the state after some finished rounds."""
-        scored = evaluate(finished, self.method, server, self.federation, self.engine)
-        self.folder.append(self.folder.scores, scored.plain())
+        scored = evaluate_round(finished, self.method, server, self.federation, self.engine)
+        self.folder.append(self.folder.scores, scored.to_dict())
         self.folder.save(finished, server, self.engine, self.experiment, self.keep)
         return scored
 
 
-def head_count(experiment: Experiment, clients: int) -> int:
+def clients_per_round(experiment: Experiment, clients: int) -> int:
     """How many of the clients take part in a round."""
     return max(1, round(experiment.participation * clients))
 
 
-def participants(
+def sample_clients(
     experiment: Experiment, clients: Sequence[ClientId], number: int
 ) -> list[ClientId]:
     """Who takes part in a round: a share of the clients, drawn from the round's own stream."""
-    count = head_count(experiment, len(clients))
+    count = clients_per_round(experiment, len(clients))
     drawn = torch.randperm(len(clients), generator=rng(experiment.seed, "participants", number))
     return sorted(clients[i] for i in drawn[:count].tolist())
 
 
-def traffic(messages: Mail) -> Counter[str]:
+def message_bytes(messages: Mail) -> Counter[str]:
     """The bytes of the tensors in some messages, by part."""
     return sum((Counter(message.parts) for message in messages.values()), Counter())
 
 
-def reported(reply: Message) -> dict[str, float | None]:
+def client_metrics(reply: Message) -> dict[str, float | None]:
     """A reply's metrics; null where one is not a number, which JSON does not know."""
     return {k: v if math.isfinite(v) else None for k, v in reply.metrics.items()}

@@ -21,14 +21,14 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
-from protofed.data.catalog import net_of, partition_of
+from protofed.data.catalog import default_net, default_partition
 from protofed.data.partition import Partition
 from protofed.experiment.describe import describe_method
-from protofed.experiment.images import Data, Section, unknown
+from protofed.experiment.images import Data, SpecSection, unknown_name_error
 from protofed.methods.fedavg import FedAvg
 from protofed.nets import NETS, Convolution
 
-__all__ = ["Data", "Experiment", "Public"]
+__all__ = ["Data", "Experiment", "PublicImages"]
 # Fields that came after the first runs: left out at these values, so that digests stay the same.
 LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu", "conv": "direct"}
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
@@ -41,7 +41,7 @@ def _nets(given: object) -> object:
         raise PydanticCustomError("net", "write a name, or a list of names for the clients in turn")
     for name in names:
         if str(name) not in NETS:
-            raise unknown(str(name), NETS)
+            raise unknown_name_error(str(name), NETS)
     return given if isinstance(given, str) else tuple(names)
 
 
@@ -51,7 +51,7 @@ def _device(name: str) -> str:
     if name == "auto":
         return next((device for device, found in there.items() if found), "cpu")
     if name not in ("cpu", *there):
-        raise unknown(name, ("auto", "cpu", *there))
+        raise unknown_name_error(name, ("auto", "cpu", *there))
     if not there.get(name, True):
         raise ValueError(f"this machine (or this torch) has no {name}: use auto or cpu")
     return name
@@ -72,26 +72,26 @@ def _wants_public(method: AnyMethod) -> bool:
     return "public images" in method.needs
 
 
-class Public(Section):
+class PublicImages(SpecSection):
     """Images that everyone may see, for methods that need them: training images of no client."""
 
     samples: int = Field(default=1000, ge=1, strict=True)  # in all; the same from each domain
 
 
-class Experiment(Section):
+class Experiment(SpecSection):
     """One run. Equal experiments have equal digests and give equal bits."""
 
     data: Data = Field(default_factory=Data)
     method: Annotated[InstanceOf[Method], PlainSerializer(describe_method)] = FedAvg()
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
-        default_factory=lambda done: net_of(done["data"].name)
+        default_factory=lambda done: default_net(done["data"].name)
     )  # of all clients; or a list, which the clients take in turn
     conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
     partition: Partition = Field(
-        default_factory=lambda done: partition_of(done["data"].name, done["data"].domains)
+        default_factory=lambda done: default_partition(done["data"].name, done["data"].domains)
     )
-    public: Public | None = Field(
-        default_factory=lambda done: Public() if _wants_public(done["method"]) else None
+    public: PublicImages | None = Field(
+        default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
     )
     leave_out: str | None = None  # a domain whose images nobody trains on; it is scored as unseen
     validation: float | None = Field(
@@ -122,7 +122,7 @@ class Experiment(Section):
         if not isinstance(given, Mapping) or "data" not in info.data:
             return given
         data = info.data["data"]
-        default = to_jsonable_python(partition_of(data.name, data.domains))
+        default = to_jsonable_python(default_partition(data.name, data.domains))
         if given.get("kind", default["kind"]) != default["kind"]:
             return {"clients": default["clients"], **given}
         for group in ALTERNATIVES:
@@ -135,18 +135,18 @@ class Experiment(Section):
     def _one_of_several(cls, name: str | None, info: ValidationInfo) -> str | None:
         domains = info.data["data"].domains if "data" in info.data else ()
         if name is not None and domains and name not in domains:
-            raise unknown(name, domains)
+            raise unknown_name_error(name, domains)
         if name is not None and len(domains) == 1:
             raise ValueError("the only domain; somebody must train")
         return name
 
     @field_validator("public")
     @classmethod
-    def _has_a_use(cls, public: Public | None, info: ValidationInfo) -> Public | None:
+    def _has_a_use(cls, public: PublicImages | None, info: ValidationInfo) -> PublicImages | None:
         method = info.data.get("method")
         if method and bool(public) != _wants_public(method):
             wrong = "not used by" if public else "needed by"
-            raise ValueError(f"{wrong} {method.about.label}: leave it out")
+            raise ValueError(f"{wrong} {method.info.label}: leave it out")
         return public
 
     @property
@@ -154,7 +154,7 @@ class Experiment(Section):
         """The names of the nets, one for all clients or several that they take in turn."""
         return (self.net,) if isinstance(self.net, str) else self.net
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The resolved spec as plain data, ready for JSON, without what is as it always was.
 
         So a field that came later does not rename the runs that were made before it.
@@ -170,7 +170,7 @@ class Experiment(Section):
     @property
     def digest(self) -> str:
         """The name of this run: SHA-256 of the resolved spec, wherever a folder of images lies."""
-        plain = self.plain()
+        plain = self.to_dict()
         plain["data"]["name"] = self.data.label
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from protofed.core.errors import ProtofedError
-from protofed.data.folder import FolderEntry
+from protofed.data.folder import FolderInfo
 from protofed.experiment import records
-from protofed.experiment.parse import experiment_from
-from protofed.experiment.remote import Offer
+from protofed.experiment.parse import parse_experiment
+from protofed.experiment.remote import SiteDescription
 from protofed.experiment.spec import Experiment
 
 PLACE = "/federation"  # stands where a folder of images would; its last part is the label
@@ -29,7 +29,7 @@ class FederationRecord(TypedDict):
     """federation.json: the name of a run at its sites, and what each of them had offered."""
 
     run: str
-    offers: list[Offer]
+    offers: list[SiteDescription]
 
 
 FEDERATION = TypeAdapter(FederationRecord)
@@ -40,9 +40,9 @@ def is_remote(experiment: Experiment) -> bool:
     return experiment.data.name == PLACE
 
 
-def offers_on_record(folder: Path) -> list[Offer]:
+def recorded_descriptions(folder: Path) -> list[SiteDescription]:
     """What the sites of a run had offered when it began."""
-    return records.read(FEDERATION, folder / RECORD)["offers"]
+    return records.read_record_file(FEDERATION, folder / RECORD)["offers"]
 
 
 def _as_submitted(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -54,7 +54,7 @@ def _as_submitted(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{field: raw[field] for field in raw if field != "partition"}, "data": kept}
 
 
-def experiment_of(raw: Mapping[str, Any], offers: Sequence[Offer] = ()) -> Experiment:
+def remote_experiment(raw: Mapping[str, Any], offers: Sequence[SiteDescription] = ()) -> Experiment:
     """The experiment that a spec without images and some sites' offers make together.
 
     Without offers it only serves to check the spec.
@@ -76,16 +76,16 @@ def experiment_of(raw: Mapping[str, Any], offers: Sequence[Offer] = ()) -> Exper
         raise ProtofedError("partition: in a federation a site is a client; leave it out")
     sums = sorted((offer.site, offer.fingerprint) for offer in offers)
     made = {
-        **{field: getattr(FolderEntry, field) for field in DEFAULTS},
+        **{field: getattr(FolderInfo, field) for field in DEFAULTS},
         **given,
         "name": PLACE,
         "domains": names,
         "revision": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:12],
     }
-    experiment = experiment_from({**raw, "data": made, "device": "cpu"})
+    experiment = parse_experiment({**raw, "data": made, "device": "cpu"})
     if experiment.public is not None:
         raise ProtofedError(
-            f"method: {experiment.method.about.label} needs public images, which a federation "
+            f"method: {experiment.method.info.label} needs public images, which a federation "
             f"does not have yet"
         )
     return experiment

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protofed.core.errors import ProtofedError, known_name
-from protofed.figures.style import Options, settings
+from protofed.core.errors import ProtofedError, require_known_name
+from protofed.figures.style import FigureOptions, figure_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,12 +28,12 @@ KINDS = {
 }
 
 
-def draw(kind: str, runs: Sequence[Path], options: Options) -> Figure:
+def draw_figure(kind: str, runs: Sequence[Path], options: FigureOptions) -> Figure:
     """A figure of some runs; the module of its kind draws it."""
-    known_name("kind of figure", kind, KINDS)
+    require_known_name("kind of figure", kind, KINDS)
     if not runs:
         raise ProtofedError(f"{kind}: no runs given\nname one or more run folders")
     module = import_module(f"{__name__}.{kind}")
-    with settings():
+    with figure_settings():
         figure: Figure = module.draw(runs, options)
     return figure

@@ -10,59 +10,59 @@ from matplotlib.figure import Figure
 
 from protofed.core.method import AnyMethod
 from protofed.experiment.describe import describe_method
-from protofed.experiment.parse import method_from
+from protofed.experiment.parse import parse_method
 from protofed.figures.series import (
-    Series,
+    RunSeries,
+    accuracy_spread,
     axis_label,
-    bars_of,
     baseline_first,
-    compared,
-    heading,
-    reached,
+    compared_series,
+    error_bars,
+    figure_heading,
 )
 from protofed.figures.style import (
     BLACK,
-    Options,
-    footnote,
-    look,
+    FigureOptions,
+    add_footnotes,
     new_figure,
-    title,
+    series_style,
+    set_title,
 )
-from protofed.study.formats import cell
+from protofed.study.formats import format_spread
 from protofed.study.variants import FULL
 
 
-def draw(runs: Sequence[Path], options: Options) -> Figure:
+def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """Bars from 0, so that their lengths compare; the numbers stand beside them."""
     options.only("ablation", "domain", "rule")
-    series, notes = compared(runs)
-    rows = baseline_first(named(series))
-    spreads = [reached(row.records, options) for row in rows]
+    series, notes = compared_series(runs)
+    rows = baseline_first(match_ablations(series))
+    spreads = [accuracy_spread(row.records, options) for row in rows]
     figure = new_figure(6.0, 1.3 + 0.36 * len(rows))
     axes = figure.add_subplot()
     bars = axes.barh(
         range(len(rows)),
         [spread.mean for spread in spreads],
-        xerr=bars_of(spreads),
+        xerr=error_bars(spreads),
         error_kw={"elinewidth": 0.8, "capsize": 2},
         height=0.62,
-        color=look(0).colour,
+        color=series_style(0).colour,
         edgecolor=BLACK,
         linewidth=0.5,
     )
-    axes.bar_label(bars, [cell(spread) for spread in spreads], padding=4, fontsize=8)
+    axes.bar_label(bars, [format_spread(spread) for spread in spreads], padding=4, fontsize=8)
     axes.axvline(spreads[0].mean, color=BLACK, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.invert_yaxis()
     axes.margins(x=0.2)
     axes.set_xlabel(f"{axis_label(options)}; dashed: {rows[0].label}")
     records = [record for row in rows for record in row.records]
-    title(axes, heading(records, options.rule, " (± standard deviation)"))
-    footnote(figure, notes)
+    set_title(axes, figure_heading(records, options.rule, " (± standard deviation)"))
+    add_footnotes(figure, notes)
     return figure
 
 
-def named(series: Sequence[Series]) -> list[Series]:
+def match_ablations(series: Sequence[RunSeries]) -> list[RunSeries]:
     """Series in the order and with the names of the ablations that their method declares.
 
     They are known where exactly one setting has no part taken away: it is the full method.
@@ -84,10 +84,10 @@ def _names(settings: Sequence[AnyMethod]) -> dict[str, str]:
         return {}
     (full,) = whole
     made = {
-        _key(method_from({**describe_method(full), **fields})): name
+        _key(parse_method({**describe_method(full), **fields})): name
         for name, fields in full.ablations.items()
     }
-    return {**made, _key(full): f"{full.about.label} ({FULL})"} if made else {}
+    return {**made, _key(full): f"{full.info.label} ({FULL})"} if made else {}
 
 
 def _ablated(method: AnyMethod) -> bool:

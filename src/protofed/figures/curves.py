@@ -12,18 +12,31 @@ from matplotlib.ticker import MaxNLocator
 
 from protofed.experiment.result import read_evaluations
 from protofed.experiment.rundir import RunDir
-from protofed.figures.series import Series, accuracy, axis_label, compared, heading
-from protofed.figures.style import Options, footnote, legend_beside, look, new_figure, title
-from protofed.study.collect import Record
-from protofed.study.stats import Spread
+from protofed.figures.series import (
+    RunSeries,
+    axis_label,
+    compared_series,
+    figure_heading,
+    record_accuracy,
+)
+from protofed.figures.style import (
+    FigureOptions,
+    add_footnotes,
+    legend_beside,
+    new_figure,
+    series_style,
+    set_title,
+)
+from protofed.study.collect import RunRecord
+from protofed.study.stats import SeedSpread
 
 MARKS = 10  # on a line, at most
 
 
-def draw(runs: Sequence[Path], options: Options) -> Figure:
+def draw_curves(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """The accuracy after every evaluation, from scores.jsonl."""
     options.only("curves", "domain")
-    series, notes = compared(runs)
+    series, notes = compared_series(runs)
     figure = new_figure(6.4, 3.4)
     axes = figure.add_subplot()
     for place, one in enumerate(series):
@@ -32,19 +45,19 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="round", ylabel=axis_label(options))
     records = [record for one in series for record in one.records]
-    title(axes, heading(records, spread=" (band: ± standard deviation)"))
+    set_title(axes, figure_heading(records, spread=" (band: ± standard deviation)"))
     legend_beside(axes)
-    footnote(figure, notes)
+    add_footnotes(figure, notes)
     return figure
 
 
-def _line(axes: Axes, series: Series, place: int, domain: str | None) -> None:
+def _line(axes: Axes, series: RunSeries, place: int, domain: str | None) -> None:
     paths = [_path(record, domain) for record in series.records]
     rounds = list(paths[0])
-    spreads = [Spread.of([path[number] for path in paths]) for number in rounds]
+    spreads = [SeedSpread.of([path[number] for path in paths]) for number in rounds]
     means = np.array([spread.mean for spread in spreads])
     stds = np.array([spread.std or 0.0 for spread in spreads])
-    seen = look(place)
+    seen = series_style(place)
     every = max(1, len(rounds) // MARKS)
     axes.plot(
         rounds,
@@ -63,7 +76,7 @@ def _line(axes: Axes, series: Series, place: int, domain: str | None) -> None:
         )
 
 
-def _path(record: Record, domain: str | None) -> dict[int, float]:
+def _path(record: RunRecord, domain: str | None) -> dict[int, float]:
     """A run's accuracy by round."""
     scored = read_evaluations(RunDir(record.result.folder))
-    return {one.round: accuracy(record, one.scores, domain) for one in scored}
+    return {one.round: record_accuracy(record, one.scores, domain) for one in scored}

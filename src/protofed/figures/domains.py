@@ -13,29 +13,36 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
 from protofed.core.errors import ProtofedError
-from protofed.figures.series import Series, bars_of, compared, heading, reached, scores_of
+from protofed.figures.series import (
+    RunSeries,
+    accuracy_spread,
+    compared_series,
+    error_bars,
+    figure_heading,
+    record_scores,
+)
 from protofed.figures.style import (
     BLACK,
     GREY,
-    Options,
-    footnote,
+    FigureOptions,
+    add_footnotes,
     legend_beside,
-    look,
     new_figure,
-    title,
+    series_style,
+    set_title,
 )
-from protofed.study.stats import Spread
+from protofed.study.stats import SeedSpread
 
 CORNERS = 3  # the fewest domains that span a radar
 RINGS = 5  # at most
 WIDTH = 0.8  # of a group of bars
 
 
-def draw(runs: Sequence[Path], options: Options) -> Figure:
+def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """The accuracy on every domain that has test images."""
     options.only("domains", "rule")
-    series, notes = compared(runs)
-    first = scores_of(series[0].records[0], options)
+    series, notes = compared_series(runs)
+    first = record_scores(series[0].records[0], options)
     domains = [name for name, score in first.domains.items() if score is not None]
     if not domains:
         raise ProtofedError("domains: no domain of these runs has test images")
@@ -49,19 +56,23 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
         _bars(axes, domains, cells)
     records = [record for one in series for record in one.records]
     spread = "" if radar else " (bars: ± standard deviation)"
-    title(axes, f"accuracy (%), {heading(records, options.rule, spread)}", gap=14 if radar else 6)
+    set_title(
+        axes,
+        f"accuracy (%), {figure_heading(records, options.rule, spread)}",
+        gap=14 if radar else 6,
+    )
     legend_beside(axes)
-    footnote(figure, notes)
+    add_footnotes(figure, notes)
     return figure
 
 
-def _cells(series: Series, domains: Sequence[str], options: Options) -> list[Spread]:
+def _cells(series: RunSeries, domains: Sequence[str], options: FigureOptions) -> list[SeedSpread]:
     """The accuracy on each domain over a series' seeds."""
-    at = [Options(domain=name, rule=options.rule) for name in domains]
-    return [reached(series.records, one) for one in at]
+    at = [FigureOptions(domain=name, rule=options.rule) for name in domains]
+    return [accuracy_spread(series.records, one) for one in at]
 
 
-def _bars(axes: Axes, domains: Sequence[str], cells: dict[str, list[Spread]]) -> None:
+def _bars(axes: Axes, domains: Sequence[str], cells: dict[str, list[SeedSpread]]) -> None:
     width = WIDTH / len(cells)
     for place, (label, row) in enumerate(cells.items()):
         left = np.arange(len(domains)) - WIDTH / 2 + width * (place + 0.5)
@@ -69,12 +80,12 @@ def _bars(axes: Axes, domains: Sequence[str], cells: dict[str, list[Spread]]) ->
             left,
             [spread.mean for spread in row],
             width,
-            yerr=bars_of(row),
+            yerr=error_bars(row),
             error_kw={"elinewidth": 0.8, "capsize": 2},
-            color=look(place).colour,
+            color=series_style(place).colour,
             edgecolor=BLACK,
             linewidth=0.5,
-            hatch=look(place).hatch,
+            hatch=series_style(place).hatch,
             label=label,
         )
     axes.set_xticks(range(len(domains)), domains)
@@ -83,11 +94,11 @@ def _bars(axes: Axes, domains: Sequence[str], cells: dict[str, list[Spread]]) ->
     axes.grid(axis="y")
 
 
-def _radar(axes: PolarAxes, domains: Sequence[str], cells: dict[str, list[Spread]]) -> None:
+def _radar(axes: PolarAxes, domains: Sequence[str], cells: dict[str, list[SeedSpread]]) -> None:
     """A polygon a series; the rings begin just below the lowest score, to tell them apart."""
     angles = np.linspace(0, 2 * np.pi, len(domains), endpoint=False)
     for place, (label, row) in enumerate(cells.items()):
-        seen, means = look(place), [spread.mean for spread in row]
+        seen, means = series_style(place), [spread.mean for spread in row]
         axes.plot(
             [*angles, angles[0]],
             [*means, means[0]],

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError
-from protofed.core.rng import stream
+from protofed.core.rng import stream_seed
 
 PERPLEXITY = 30.0  # neighbours that t-SNE keeps near a point, as its paper suggests
 FEWEST = 4  # points: below, there are no neighbourhoods to keep
 
 
-class Axes(NamedTuple):
+class ProjectionAxes(NamedTuple):
     """Where the origin of a projection lies, its axes, and how much of the points it keeps."""
 
     origin: Tensor  # [D]
@@ -27,7 +27,7 @@ class Axes(NamedTuple):
         return (points.double() - self.origin) @ self.axes.T
 
 
-def principal_axes(points: Tensor, dims: int, centred: bool = True) -> Axes:
+def principal_axes(points: Tensor, dims: int, centred: bool = True) -> ProjectionAxes:
     """The axes along which points [N, D] differ most; not centred, along which they are longest.
 
     Signs are settled by each axis's largest entry, so that no library decides on mirror images.
@@ -40,10 +40,10 @@ def principal_axes(points: Tensor, dims: int, centred: bool = True) -> Axes:
     found = F.pad(found * largest.sign(), (0, 0, 0, dims - len(found)))
     squares = lengths.square()
     kept = float(squares[:dims].sum() / squares.sum().clamp(min=torch.finfo(squares.dtype).tiny))
-    return Axes(origin, found, kept)
+    return ProjectionAxes(origin, found, kept)
 
 
-def neighbour_map(points: Tensor, seed: int) -> Tensor:
+def tsne_map(points: Tensor, seed: int) -> Tensor:
     """Points [N, D] laid out by t-SNE [N, 2], neighbours near each other; distances mean little."""
     if len(points) < FEWEST:
         raise ProtofedError(
@@ -56,7 +56,7 @@ def neighbour_map(points: Tensor, seed: int) -> Tensor:
     layout = TSNE(
         perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
         init="pca",
-        random_state=stream(seed, "figure", "t-SNE") % 2**32,
+        random_state=stream_seed(seed, "figure", "t-SNE") % 2**32,
     )
     with threadpool_limits(1):  # more threads would sum in another order
         return torch.from_numpy(layout.fit_transform(points.double().numpy()))

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protofed.experiment.spec import Experiment
-from protofed.study.collect import Record
+from protofed.study.collect import RunRecord
 
 
-def fields_of(experiment: Experiment) -> dict[str, Any]:
+def spec_fields(experiment: Experiment) -> dict[str, Any]:
     """Every field of a spec by its path, as ``training.lr``; methods within methods are opened."""
     found: dict[str, Any] = {}
-    for section, content in experiment.plain().items():
+    for section, content in experiment.to_dict().items():
         if isinstance(content, Mapping):
             for name, value in content.items():
                 found |= _opened(f"{section}.{name}", value)
@@ -33,12 +33,12 @@ def _opened(path: str, value: object) -> dict[str, Any]:
     }
 
 
-def differing(records: Sequence[Record]) -> list[str]:
+def differing_fields(records: Sequence[RunRecord]) -> list[str]:
     """The paths of the fields in which some runs differ, but for the seed.
 
     Fields that not all of them have follow from another that differs, as a partition's kind.
     """
-    tables = [fields_of(record.experiment) for record in records]
+    tables = [spec_fields(record.experiment) for record in records]
     return [
         path
         for path, value in tables[0].items()
@@ -48,18 +48,18 @@ def differing(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def setting(record: Record, paths: Sequence[str]) -> str:
+def format_settings(record: RunRecord, paths: Sequence[str]) -> str:
     """Some fields of a run in words: ``mu=0.1, base=fpl``."""
-    fields = fields_of(record.experiment)
-    return ", ".join(f"{short(path)}={show(fields[path])}" for path in paths)
+    fields = spec_fields(record.experiment)
+    return ", ".join(f"{short_field_name(path)}={format_value(fields[path])}" for path in paths)
 
 
-def short(path: str) -> str:
+def short_field_name(path: str) -> str:
     """A field's path without what a reader can guess."""
     return path.removeprefix("method.").removesuffix(".name")
 
 
-def show(value: object) -> str:
+def format_value(value: object) -> str:
     """A field's value as a label shows it."""
     if isinstance(value, float):
         return f"{value:g}"

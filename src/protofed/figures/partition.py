@@ -9,29 +9,31 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from protofed.core.errors import ProtofedError, known_name
-from protofed.data.catalog import entry_of
-from protofed.data.parts import PartRecord
+from protofed.core.errors import ProtofedError, require_known_name
+from protofed.data.catalog import benchmark_info
+from protofed.data.parts import ClientPartRecord
 from protofed.experiment import records
-from protofed.experiment.parse import recorded
+from protofed.experiment.parse import load_spec
 from protofed.experiment.spec import Experiment
-from protofed.figures.fields import show
-from protofed.figures.style import BLACK, COUNTS, Options, new_figure, title, write_cells
+from protofed.figures.fields import format_value
+from protofed.figures.style import BLACK, COUNTS, FigureOptions, new_figure, set_title, write_cells
 
 MOST_NUMBERS = 400  # cells that still have room for a number
 MOST_NAMES = 40  # clients or classes that are named one by one
 
 
-def draw(runs: Sequence[Path], options: Options) -> Figure:
+def draw_partition(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """Clients x classes from partition.json; the run need not be finished."""
     options.only("partition", "domain")
     if len(runs) != 1:
         raise ProtofedError(f"partition: shows one run, {len(runs)} were given")
-    experiment = recorded(runs[0])
-    held = records.read(records.HOLDINGS, runs[0] / "partition.json")
+    experiment = load_spec(runs[0])
+    held = records.read_record_file(records.HOLDINGS, runs[0] / "partition.json")
     parts = sorted(held, key=lambda part: part["client"])
     if options.domain is not None:
-        known_name("domain with clients", options.domain, dict.fromkeys(p["domain"] for p in parts))
+        require_known_name(
+            "domain with clients", options.domain, dict.fromkeys(p["domain"] for p in parts)
+        )
         parts = [part for part in parts if part["domain"] == options.domain]
     classes = _classes(experiment, parts)
     counts = np.array([[part["held"].get(name, 0) for name in classes] for part in parts])
@@ -44,19 +46,19 @@ def draw(runs: Sequence[Path], options: Options) -> Figure:
     if counts.size <= MOST_NUMBERS:
         write_cells(image, counts, lambda count: str(count or ""))
     _names(axes, parts, classes)
-    title(axes, _heading(experiment))
+    set_title(axes, _heading(experiment))
     return figure
 
 
-def _classes(experiment: Experiment, parts: Sequence[PartRecord]) -> Sequence[str]:
+def _classes(experiment: Experiment, parts: Sequence[ClientPartRecord]) -> Sequence[str]:
     """All classes; where the images are elsewhere, those that somebody holds."""
     try:
-        return entry_of(experiment.data.name).classes
+        return benchmark_info(experiment.data.name).classes
     except ProtofedError:
         return sorted({name for part in parts for name in part["held"]})
 
 
-def _names(axes: Axes, parts: Sequence[PartRecord], classes: Sequence[str]) -> None:
+def _names(axes: Axes, parts: Sequence[ClientPartRecord], classes: Sequence[str]) -> None:
     """Classes below, clients with their number of images to the left, lines between domains."""
     if len(classes) <= MOST_NAMES:
         turned = sum(map(len, classes)) > 40
@@ -79,7 +81,7 @@ def _names(axes: Axes, parts: Sequence[PartRecord], classes: Sequence[str]) -> N
 
 
 def _heading(experiment: Experiment) -> str:
-    rule = {k: v for k, v in experiment.plain()["partition"].items() if k != "clients"}
+    rule = {k: v for k, v in experiment.to_dict()["partition"].items() if k != "clients"}
     kind = rule.pop("kind")
-    known = ", ".join(f"{name}={show(v)}" for name, v in rule.items() if v)
+    known = ", ".join(f"{name}={format_value(v)}" for name, v in rule.items() if v)
     return f"{experiment.data.label}, {kind}{f' ({known})' if known else ''}"

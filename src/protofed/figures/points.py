@@ -12,7 +12,7 @@ from protofed.figures.style import MARKERS, PALETTE
 DARKER = 0.5  # how much light each further use of the palette keeps
 
 
-class Cloud(NamedTuple):
+class PointGroup(NamedTuple):
     """The points of one group and how they look."""
 
     name: str
@@ -21,7 +21,7 @@ class Cloud(NamedTuple):
     marker: str
 
 
-def clouds(points: Tensor, numbers: Tensor, called: Sequence[str]) -> Iterator[Cloud]:
+def group_points(points: Tensor, numbers: Tensor, called: Sequence[str]) -> Iterator[PointGroup]:
     """Points [N, dims] by their group's number [N]; groups without a point are left out."""
     from matplotlib.colors import to_rgb
 
@@ -29,4 +29,4 @@ def clouds(points: Tensor, numbers: Tensor, called: Sequence[str]) -> Iterator[C
         again, place = divmod(group, len(PALETTE))
         red, green, blue = (part * DARKER**again for part in to_rgb(PALETTE[place]))
         marker = MARKERS[group % len(MARKERS)]
-        yield Cloud(called[group], points[numbers == group], (red, green, blue), marker)
+        yield PointGroup(called[group], points[numbers == group], (red, green, blue), marker)

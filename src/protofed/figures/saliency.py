@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from protofed.core.errors import ProtofedError
-from protofed.core.model import Model, Net, Out
+from protofed.core.model import Model, Net, NetOutput
 
 
 def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
@@ -26,15 +26,15 @@ def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
     net.eval()
     try:
         state = {**model.weights, **model.buffers}
-        out: Out = functional_call(net, state, (x,), strict=True)
+        out: NetOutput = functional_call(net, state, (x,), strict=True)
     finally:
         handle.remove()
     spoken = out.logits.gather(1, labels[:, None])
     (slopes,) = torch.autograd.grad(spoken.sum(), maps[-1])
-    return heat_of(maps[-1].detach(), slopes, x.shape[-1])
+    return heat_from_gradients(maps[-1].detach(), slopes, x.shape[-1])
 
 
-def heat_of(maps: Tensor, slopes: Tensor, side: int) -> Tensor:
+def heat_from_gradients(maps: Tensor, slopes: Tensor, side: int) -> Tensor:
     """Maps [B, K, h, w] summed with their mean slopes as weights; what speaks for, scaled to 1."""
     weights = slopes.mean((2, 3), keepdim=True)
     small = F.relu((weights * maps).sum(1, keepdim=True))

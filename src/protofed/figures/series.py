@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import ProtofedError, require_known_name
 from protofed.core.method import AnyMethod
-from protofed.experiment.evaluate import Scores
-from protofed.figures.fields import differing, setting
-from protofed.figures.style import Options
+from protofed.experiment.evaluate import DomainScores
+from protofed.figures.fields import differing_fields, format_settings
+from protofed.figures.style import FigureOptions
 from protofed.methods.fedavg import FedAvg
-from protofed.study.collect import APART, Record, check_comparable, read_record
-from protofed.study.stats import Spread
+from protofed.study.collect import APART, RunRecord, check_comparable, read_record
+from protofed.study.stats import SeedSpread
 
 
-class Series(NamedTuple):
+class RunSeries(NamedTuple):
     """Runs that differ in their seed alone, under the name that a figure shows."""
 
     label: str
-    records: tuple[Record, ...]  # one a seed, in the order of seeds
+    records: tuple[RunRecord, ...]  # one a seed, in the order of seeds
 
     @property
     def method(self) -> AnyMethod:
@@ -34,12 +34,12 @@ class Series(NamedTuple):
         return tuple(record.seed for record in self.records)
 
 
-def read(runs: Sequence[Path]) -> list[Record]:
+def read_run_records(runs: Sequence[Path]) -> list[RunRecord]:
     """The records of some finished runs, each experiment once."""
     if not runs:
         raise ProtofedError("no runs given\nname one or more run folders")
     records = [read_record(folder) for folder in runs]
-    seen: dict[str, Record] = {}
+    seen: dict[str, RunRecord] = {}
     for record in records:
         twin = seen.setdefault(record.result.digest, record)
         if twin is not record:
@@ -48,42 +48,42 @@ def read(runs: Sequence[Path]) -> list[Record]:
     return records
 
 
-def compared(runs: Sequence[Path]) -> tuple[list[Series], list[str]]:
+def compared_series(runs: Sequence[Path]) -> tuple[list[RunSeries], list[str]]:
     """One series a method and setting, in the order of the runs; and what to note under them."""
-    records = read(runs)
-    notes = comparable(records)
-    series = grouped(records)
-    return series, [*uneven(series), *notes]
+    records = read_run_records(runs)
+    notes = check_plottable(records)
+    series = group_by_setting(records)
+    return series, [*missing_seed_notes(series), *notes]
 
 
-def comparable(records: Sequence[Record], free: Sequence[str] = ()) -> list[str]:
+def check_plottable(records: Sequence[RunRecord], free: Sequence[str] = ()) -> list[str]:
     """Refuse runs that may not stand together; `free` are sections that may differ besides."""
     # under one label no seed is missing: what tables say of missing ones does not fit figures
     return check_comparable([record._replace(label="") for record in records], (*APART, *free))
 
 
-def by_method(records: Sequence[Record]) -> dict[str, list[Record]]:
+def group_by_method(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     """The records by their method's label, in the order of the runs."""
-    found: dict[str, list[Record]] = {}
+    found: dict[str, list[RunRecord]] = {}
     for record in records:
-        found.setdefault(record.experiment.method.about.label, []).append(record)
+        found.setdefault(record.experiment.method.info.label, []).append(record)
     return found
 
 
-def grouped(records: Sequence[Record]) -> list[Series]:
+def group_by_setting(records: Sequence[RunRecord]) -> list[RunSeries]:
     """The records by method and setting; the setting is named where a method has several."""
-    methods = by_method(records)
-    paths = {label: differing(group) for label, group in methods.items()}
-    found: dict[str, list[Record]] = {}
+    methods = group_by_method(records)
+    paths = {label: differing_fields(group) for label, group in methods.items()}
+    found: dict[str, list[RunRecord]] = {}
     for record in records:
-        label = record.experiment.method.about.label
-        words = setting(record, paths[label])
+        label = record.experiment.method.info.label
+        words = format_settings(record, paths[label])
         found.setdefault(f"{label} ({words})" if words else label, []).append(record)
     ordered = {label: sorted(group, key=lambda r: r.seed) for label, group in found.items()}
-    return [Series(label, tuple(group)) for label, group in ordered.items()]
+    return [RunSeries(label, tuple(group)) for label, group in ordered.items()]
 
 
-def uneven(series: Sequence[Series]) -> list[str]:
+def missing_seed_notes(series: Sequence[RunSeries]) -> list[str]:
     """A line for the series that lack the same of the seeds that others have."""
     every = {seed for one in series for seed in one.seeds}
     lacking: dict[str, list[str]] = {}
@@ -93,15 +93,15 @@ def uneven(series: Sequence[Series]) -> list[str]:
     return [f"only seed {seeds}: {', '.join(labels)}" for seeds, labels in lacking.items()]
 
 
-def baseline_first(series: Sequence[Series]) -> list[Series]:
+def baseline_first(series: Sequence[RunSeries]) -> list[RunSeries]:
     """The same series, FedAvg ahead, of which all other methods are changes."""
     return sorted(series, key=lambda one: not isinstance(one.method, FedAvg))
 
 
-def accuracy(record: Record, scores: Scores, domain: str | None) -> float:
+def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None) -> float:
     """The mean over domains, or one domain's score; a run without it is refused."""
     if domain is not None:
-        known_name("domain", domain, scores.domains)
+        require_known_name("domain", domain, scores.domains)
     found = scores.mean if domain is None else scores.domains[domain]
     if found is None:
         where = "no domain has" if domain is None else f"{domain} has no"
@@ -109,28 +109,30 @@ def accuracy(record: Record, scores: Scores, domain: str | None) -> float:
     return found
 
 
-def scores_of(record: Record, options: Options) -> Scores:
+def record_scores(record: RunRecord, options: FigureOptions) -> DomainScores:
     """A run's scores by the rule that was asked for."""
     return record.result.last_five if options.rule == "last_five" else record.result.last
 
 
-def reached(records: Sequence[Record], options: Options) -> Spread:
+def accuracy_spread(records: Sequence[RunRecord], options: FigureOptions) -> SeedSpread:
     """The accuracy of runs that differ in their seed: mean and standard deviation."""
-    return Spread.of([accuracy(r, scores_of(r, options), options.domain) for r in records])
+    return SeedSpread.of(
+        [record_accuracy(r, record_scores(r, options), options.domain) for r in records]
+    )
 
 
-def bars_of(spreads: Sequence[Spread]) -> list[float] | None:
+def error_bars(spreads: Sequence[SeedSpread]) -> list[float] | None:
     """The error bars of some spreads: none for a single seed, which has no deviation."""
     stds = [math.nan if spread.std is None else spread.std for spread in spreads]
     return None if all(map(math.isnan, stds)) else stds
 
 
-def axis_label(options: Options) -> str:
+def axis_label(options: FigureOptions) -> str:
     """What the numbers of a figure are."""
     return f"accuracy on {options.domain} (%)" if options.domain else "mean accuracy (%)"
 
 
-def heading(records: Sequence[Record], rule: str = "", spread: str = "") -> str:
+def figure_heading(records: Sequence[RunRecord], rule: str = "", spread: str = "") -> str:
     """Benchmark, rule and seeds behind a figure; `spread` says how seeds are shown."""
     first = records[0]
     count = len({record.seed for record in records})

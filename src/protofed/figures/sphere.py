@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protofed.figures.embedding import principal_axes
-from protofed.figures.points import clouds
-from protofed.figures.style import GREY, Options, footnote, new_figure
+from protofed.figures.points import group_points
+from protofed.figures.style import GREY, FigureOptions, add_footnotes, new_figure
 from protofed.figures.trained import (
-    at_most,
-    features,
-    groups,
-    names,
-    one_round,
-    only_domain,
-    open_all,
-    speaker,
+    image_features,
+    image_groups,
+    model_owner,
+    open_runs,
+    run_names,
+    sample_images,
+    single_round,
+    test_images,
 )
 
 if TYPE_CHECKING:
@@ -25,39 +25,41 @@ if TYPE_CHECKING:
     from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
     from torch import Tensor
 
-    from protofed.experiment.opened import Opened
+    from protofed.experiment.opened import TrainedRun
 
 MOST = 500  # images; more would hide each other
 PANEL = 3.0  # inches
 MARGIN = 1.05  # of the room around the farthest point, or around the sphere
 
 
-def draw(runs: Sequence[Path], options: Options) -> Figure:
+def draw_sphere(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """Each panel has its own axes and scale; the sphere in it has radius 1."""
     options.only("sphere", "rounds", "domain", "seed")
-    opened = open_all(runs, one_round("sphere", options))
+    opened = open_runs(runs, single_round("sphere", options))
     domain = options.domain or opened[0].experiment.data.domains[0]
-    tests = only_domain("sphere", opened[0], domain)
-    chosen = at_most(tests, MOST, options.seed, "sphere")
-    numbers, called = groups(opened[0], chosen, "class")
+    tests = test_images("sphere", opened[0], domain)
+    chosen = sample_images(tests, MOST, options.seed, "sphere")
+    numbers, called = image_groups(opened[0], chosen, "class")
     figure = new_figure(PANEL * len(runs) + 0.7, PANEL + 0.5)
-    labels = names(runs, opened)
+    labels = run_names(runs, opened)
     for place, run in enumerate(opened):
-        z = features(run, chosen)
+        z = image_features(run, chosen)
         found = principal_axes(z, 3, centred=False)  # the sphere's centre must stay the origin
         axes = figure.add_subplot(1, len(runs), place + 1, projection="3d")
         _scatter(axes, found.place(z), numbers, called)
         axes.set_title(_title(labels[place], run, z, found.kept))
     marks, texts = figure.axes[0].get_legend_handles_labels()
     figure.legend(marks, texts, loc="outside right center", title="class", markerscale=1.5)
-    footnote(figure, [f"{len(numbers)} test images: {domain}; grey: the sphere of unit vectors"])
+    add_footnotes(
+        figure, [f"{len(numbers)} test images: {domain}; grey: the sphere of unit vectors"]
+    )
     return figure
 
 
 def _scatter(axes: Axes3D, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
     """Points [N, 3] and the unit sphere, on equal scales."""
     _sphere(axes)
-    for cloud in clouds(points, numbers, called):
+    for cloud in group_points(points, numbers, called):
         x, y, z = cloud.points.T.numpy()
         axes.scatter(
             x,
@@ -87,9 +89,9 @@ def _sphere(axes: Axes3D) -> None:
     axes.plot_wireframe(x, y, z, color=GREY, linewidth=0.4, alpha=0.4)
 
 
-def _title(label: str, run: Opened, z: Tensor, kept: float) -> str:
+def _title(label: str, run: TrainedRun, z: Tensor, kept: float) -> str:
     lengths = z.norm(dim=1)
-    who = "".join(f", {name}" for name in [speaker(run)] if name)
+    who = "".join(f", {name}" for name in [model_owner(run)] if name)
     return (
         f"{label}, round {run.round}{who}\n"
         f"lengths of {z.shape[1]}-D features {lengths.min():.3g} to {lengths.max():.3g}\n"

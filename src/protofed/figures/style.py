@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from protofed.core.disk import write_whole
+from protofed.core.disk import atomic_write
 from protofed.core.errors import ProtofedError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Options:
+class FigureOptions:
     """What a figure may be asked for; each kind says which of these it knows."""
 
     rounds: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class Options:
                 )
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     """How one of several series is drawn; no two differ by colour alone."""
 
     colour: str
@@ -83,9 +83,9 @@ class Look(NamedTuple):
     hatch: str
 
 
-def look(place: int) -> Look:
+def series_style(place: int) -> SeriesStyle:
     """The look of a series by its place among them."""
-    return Look(
+    return SeriesStyle(
         PALETTE[place % len(PALETTE)],
         MARKERS[place % len(MARKERS)],
         LINES[place // len(PALETTE) % len(LINES)],
@@ -94,7 +94,7 @@ def look(place: int) -> Look:
 
 
 @contextmanager
-def settings() -> Iterator[None]:
+def figure_settings() -> Iterator[None]:
     """Within it, matplotlib draws by our settings, whatever the user's own file says."""
     from matplotlib import style
 
@@ -130,7 +130,7 @@ def write_cells(image: AxesImage, cells: NDArray[Any], text: Callable[[Any], str
             )
 
 
-def title(axes: Axes, text: str, gap: float = 6.0) -> None:
+def set_title(axes: Axes, text: str, gap: float = 6.0) -> None:
     """A title to the left, in as many lines as its figure asks for, broken after commas only."""
     figure = axes.get_figure(root=True)
     width = int(LETTERS * figure.get_figwidth()) if figure else len(text)
@@ -138,7 +138,7 @@ def title(axes: Axes, text: str, gap: float = 6.0) -> None:
     axes.set_title(textwrap.fill(parts, width).replace(HARD, " "), loc="left", pad=gap)
 
 
-def footnote(figure: Figure, lines: list[str]) -> None:
+def add_footnotes(figure: Figure, lines: list[str]) -> None:
     """Small grey lines under everything else."""
     width = int(SMALL_LETTERS * figure.get_figwidth())
     if lines:
@@ -146,7 +146,7 @@ def footnote(figure: Figure, lines: list[str]) -> None:
         figure.supxlabel(text, fontsize=7, color=GREY)
 
 
-def save(figure: Figure, path: Path) -> list[Path]:
+def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Write `path`.svg and `path`.png (an ending of these is taken off first); the files written.
 
     The same figure gives the same bytes: no dates, no versions, no random ids.
@@ -159,19 +159,19 @@ def save(figure: Figure, path: Path) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         for ending, metadata in FORMATS.items():
             files.append(path.with_name(f"{stem}.{ending}"))
-            write_whole(files[-1], _rendered(figure, ending, metadata))
+            atomic_write(files[-1], _rendered(figure, ending, metadata))
     except OSError as fault:
         raise ProtofedError(f"cannot write {path}: {fault.strerror}") from fault
     return files
 
 
-def png(figure: Figure) -> bytes:
+def figure_png(figure: Figure) -> bytes:
     """A figure as the bytes of a PNG file."""
     return _rendered(figure, "png", FORMATS["png"])
 
 
 def _rendered(figure: Figure, ending: str, metadata: dict[str, None]) -> bytes:
     stream = io.BytesIO()
-    with settings():
+    with figure_settings():
         figure.savefig(stream, format=ending, dpi=DOTS, metadata=metadata)
     return stream.getvalue()

@@ -9,21 +9,21 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import ProtofedError, require_known_name
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
-from protofed.core.site import ClientId, Dataset
+from protofed.core.site import ArrayDataset, ClientId
 from protofed.core.threads import torch_threads
-from protofed.experiment.opened import Opened, open_run
-from protofed.figures.style import Options
+from protofed.experiment.opened import TrainedRun, open_trained_run
+from protofed.figures.style import FigureOptions
 from protofed.ops import prototypes
 
-Chosen: TypeAlias = Mapping[str, Dataset]  # by domain; grey and colour images do not mix
+Chosen: TypeAlias = Mapping[str, ArrayDataset]  # by domain; grey and colour images do not mix
 
 
-def open_all(runs: Sequence[Path], finished: int | None) -> list[Opened]:
+def open_runs(runs: Sequence[Path], finished: int | None) -> list[TrainedRun]:
     """The runs after so many rounds, or after their last; all must be about the same images."""
-    opened = [open_run(folder, finished) for folder in runs]
+    opened = [open_trained_run(folder, finished) for folder in runs]
     for folder, other in zip(runs, opened, strict=True):
         if other.experiment.data != opened[0].experiment.data:
             raise ProtofedError(
@@ -34,39 +34,39 @@ def open_all(runs: Sequence[Path], finished: int | None) -> list[Opened]:
     return opened
 
 
-def one_round(kind: str, options: Options) -> int | None:
+def single_round(kind: str, options: FigureOptions) -> int | None:
     """The only round that was asked for, or none for the newest."""
     if len(options.rounds) > 1:
         raise ProtofedError(f"{kind} shows one round, got {', '.join(map(str, options.rounds))}")
     return options.rounds[0] if options.rounds else None
 
 
-def names(runs: Sequence[Path], opened: Sequence[Opened]) -> list[str]:
+def run_names(runs: Sequence[Path], opened: Sequence[TrainedRun]) -> list[str]:
     """What to call each run: its method, and its folder where two have the same."""
-    labels = [run.method.about.label for run in opened]
+    labels = [run.method.info.label for run in opened]
     return [
         label if labels.count(label) == 1 else f"{label} ({folder.name})"
         for label, folder in zip(labels, runs, strict=True)
     ]
 
 
-def speaker(run: Opened) -> str:
+def model_owner(run: TrainedRun) -> str:
     """Whose model shows the features, where that is not the server's."""
     return f"client {min(run.federation.sites)}" if run.method.personal else ""
 
 
-def only_domain(kind: str, run: Opened, domain: str | None) -> Chosen:
+def test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen:
     """The test images of a domain, or of all; those of no image are left out."""
     tests = run.federation.tests
     if domain is not None:
-        tests = {domain: tests[known_name("domain", domain, tests)]}
+        tests = {domain: tests[require_known_name("domain", domain, tests)]}
     found = {name: test for name, test in tests.items() if len(test)}
     if not found:
         raise ProtofedError(f"{kind}: no test images in {', '.join(tests)}\nname another --domain")
     return found
 
 
-def at_most(tests: Chosen, most: int, *key: int | str) -> Chosen:
+def sample_images(tests: Chosen, most: int, *key: int | str) -> Chosen:
     """So many of the images, drawn at random from all alike; their order stays."""
     total = sum(len(test) for test in tests.values())
     drawn = torch.randperm(total, generator=rng("figure", *key))[:most].sort().values
@@ -74,17 +74,17 @@ def at_most(tests: Chosen, most: int, *key: int | str) -> Chosen:
     for name, test in tests.items():
         rows = drawn[(drawn >= start) & (drawn < start + len(test))] - start
         if len(rows):
-            chosen[name] = test.rows(rows)
+            chosen[name] = test.take(rows)
         start += len(test)
     return chosen
 
 
-def features(run: Opened, chosen: Chosen) -> Tensor:
+def image_features(run: TrainedRun, chosen: Chosen) -> Tensor:
     """The features z [N, D] of images, domain after domain."""
     return torch.cat([run.features(data) for data in chosen.values()])
 
 
-def groups(run: Opened, chosen: Chosen, by: str) -> tuple[Tensor, Sequence[str]]:
+def image_groups(run: TrainedRun, chosen: Chosen, by: str) -> tuple[Tensor, Sequence[str]]:
     """The number of each image's class or domain [N], and what the numbers are called."""
     if by == "class":
         return torch.cat(
@@ -94,7 +94,7 @@ def groups(run: Opened, chosen: Chosen, by: str) -> tuple[Tensor, Sequence[str]]
     return torch.arange(len(chosen)).repeat_interleave(sizes), tuple(chosen)
 
 
-def local_prototypes(run: Opened) -> dict[ClientId, Prototypes]:
+def client_prototypes(run: TrainedRun) -> dict[ClientId, Prototypes]:
     """Each client's class means by the model that it now has.
 
     That is its own in personal methods, else the one that the server gives to all; what a client
@@ -104,6 +104,6 @@ def local_prototypes(run: Opened) -> dict[ClientId, Prototypes]:
         return {client: _means_at(run, client) for client in sorted(run.federation.sites)}
 
 
-def _means_at(run: Opened, client: ClientId) -> Prototypes:
+def _means_at(run: TrainedRun, client: ClientId) -> Prototypes:
     site = run.federation.sites[client]
     return prototypes.local_prototypes(site, run.model_at(site))

@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from protofed.core.method import About, Method
+from protofed.core.method import Method, MethodInfo
 
 
 @dataclass(frozen=True)
 class FedAvg(Method):
     """Train locally, average weights and batch-norm buffers by number of examples."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedAvg",
         title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
         venue="AISTATS",

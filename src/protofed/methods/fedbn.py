@@ -10,16 +10,16 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method
+from protofed.core.method import Method, MethodInfo, ServerState
 from protofed.core.model import Model, Net
-from protofed.core.site import Site, Step
+from protofed.core.site import RoundContext, Site
 
 
 @dataclass(frozen=True)
-class FedBN(Method[Global, Model]):
+class FedBN(Method[ServerState, Model]):
     """Federated averaging of all but the batch-norm layers, which each client keeps."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedBN",
         title="FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
         venue="ICLR",
@@ -31,25 +31,31 @@ class FedBN(Method[Global, Model]):
     def personal(self) -> bool:
         return True
 
-    def caution(self, net: Net) -> str:
-        return "" if norms(net) else "the net has no batch norm to keep: FedBN is FedAvg here"
+    def warning(self, net: Net) -> str:
+        return (
+            ""
+            if batch_norm_names(net)
+            else "the net has no batch norm to keep: FedBN is FedAvg here"
+        )
 
-    def init_server(self, site: Site) -> Global:
-        return Global(site.fresh().without(*norms(site.net)))
+    def init_server(self, site: Site) -> ServerState:
+        return ServerState(site.initial_model().without(*batch_norm_names(site.net)))
 
     def init_client(self, site: Site) -> Model:
-        return site.fresh().only(*norms(site.net))
+        return site.initial_model().only(*batch_norm_names(site.net))
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         mine = replace(inbox, model=inbox.model | state)
         reply, _ = super().train(site, mine, state, step)
-        private = norms(site.net)
+        private = batch_norm_names(site.net)
         return replace(reply, model=reply.model.without(*private)), reply.model.only(*private)
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.look(inbox.model | state, x).logits
+        return site.forward_eval(inbox.model | state, x).logits
 
 
-def norms(net: Net) -> list[str]:
+def batch_norm_names(net: Net) -> list[str]:
     """The module paths of a net's batch-norm layers."""
     return [path for path, module in net.named_modules() if isinstance(module, _BatchNorm)]

@@ -18,22 +18,22 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Travels
+from protofed.core.method import Method, MethodInfo, Payload
 from protofed.core.model import Model
-from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import drift
-from protofed.ops.drift import VARIATE, Shifted, Weights
+from protofed.ops.drift import VARIATE, DriftServer, Weights
 
 
 @tree.node
-class Corrected(Shifted):
+class FedDCServer(DriftServer):
     """Server state: the mean model, the mean drift, and G, the mean gradient by sizes."""
 
     variate: Weights
 
 
 @tree.node
-class Memory:
+class FedDCClient:
     """Client state: its drift h_n and its last mean gradient g_n."""
 
     drift: Weights
@@ -41,10 +41,10 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class FedDC(Method[Corrected, Memory]):
+class FedDC(Method[FedDCServer, FedDCClient]):
     """Each client learns its own drift, and model plus drift is held to the global model."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedDC",
         title="FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and "
         "Correction",
@@ -58,51 +58,66 @@ class FedDC(Method[Corrected, Memory]):
     clip: float = Field(default=10.0, ge=0, description="largest norm of a gradient; 0: no limit")
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=("model", VARIATE), down=("model", VARIATE))
+    def payload(self) -> Payload:
+        return Payload(up=("model", VARIATE), down=("model", VARIATE))
 
-    def init_server(self, site: Site) -> Corrected:
-        model = site.fresh()
-        return Corrected(model, drift.zeros(model), drift.zeros(model))
+    def init_server(self, site: Site) -> FedDCServer:
+        model = site.initial_model()
+        return FedDCServer(model, drift.zero_weights(model), drift.zero_weights(model))
 
-    def init_client(self, site: Site) -> Memory:
-        return Memory(drift.zeros(site.fresh()), drift.zeros(site.fresh()))
+    def init_client(self, site: Site) -> FedDCClient:
+        return FedDCClient(
+            drift.zero_weights(site.initial_model()), drift.zero_weights(site.initial_model())
+        )
 
     def send(
-        self, site: Site, server: Corrected, to: Sequence[ClientId], step: Step
+        self, site: Site, server: FedDCServer, to: Sequence[ClientId], step: RoundContext
     ) -> dict[ClientId, Message]:
-        return dict.fromkeys(to, Message(server.cloud(), extras={VARIATE: server.variate}))
+        return dict.fromkeys(to, Message(server.client_start(), extras={VARIATE: server.variate}))
 
-    def loss(self, site: Site, inbox: Message, state: Memory, model: Model, batch: Batch) -> Tensor:
+    def loss(
+        self, site: Site, inbox: Message, state: FedDCClient, model: Model, batch: TrainingBatch
+    ) -> Tensor:
         size = drift.relative_size(site, site.id)
         task = super().loss(site, inbox, state, model, batch)
-        undrifted = drift.plus(model.weights, state.drift)
+        undrifted = drift.add_weights(model.weights, state.drift)
         penalty = tree.squared_distance(undrifted, inbox.model.weights) * self.alpha / (2 * size)
-        correction = drift.plus(shared(site, inbox), state.variate, -1)
-        return task + penalty + drift.inner(model.weights, correction)
+        correction = drift.add_weights(shared_variate(site, inbox), state.variate, -1)
+        return task + penalty + drift.inner_product(model.weights, correction)
 
     def train(
-        self, site: Site, inbox: Message, state: Memory, step: Step
-    ) -> tuple[Message, Memory]:
+        self, site: Site, inbox: Message, state: FedDCClient, step: RoundContext
+    ) -> tuple[Message, FedDCClient]:
         loss = partial(self.loss, site, inbox, state)
-        reply, steps = drift.descend(site, inbox.model, loss, step, self.clip)
+        reply, steps = drift.local_fit(site, inbox.model, loss, step, self.clip)
         start, end, own = inbox.model, reply.model, state.variate
-        new = drift.renewed(own, shared(site, inbox), start, end, site.training, steps)
-        moved = drift.plus(state.drift, drift.plus(end.weights, start.weights, -1))
-        return replace(reply, extras={VARIATE: drift.plus(new, own, -1)}), Memory(moved, new)
+        new = drift.updated_variate(
+            own, shared_variate(site, inbox), start, end, site.training, steps
+        )
+        moved = drift.add_weights(state.drift, drift.add_weights(end.weights, start.weights, -1))
+        return replace(reply, extras={VARIATE: drift.add_weights(new, own, -1)}), FedDCClient(
+            moved, new
+        )
 
     def merge(
-        self, site: Site, server: Corrected, replies: Mapping[ClientId, Message], step: Step
-    ) -> Corrected:
-        model, change = drift.even_mean(replies), drift.mean_change(site, replies, sized=True)
-        return Corrected(
+        self,
+        site: Site,
+        server: FedDCServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> FedDCServer:
+        model, change = (
+            drift.unweighted_mean(replies),
+            drift.mean_variate_change(site, replies, sized=True),
+        )
+        return FedDCServer(
             model,
-            drift.drifted(site, server.drift, server.cloud(), model, len(replies)),
-            drift.plus(server.variate, change),
+            drift.mean_drift(site, server.drift, server.client_start(), model, len(replies)),
+            drift.add_weights(server.variate, change),
         )
 
 
-def shared(site: Site, inbox: Message) -> Weights:
+def shared_variate(site: Site, inbox: Message) -> Weights:
     """The server's G as this client counts it: divided by N * omega_n."""
     variate = cast(Weights, inbox.extras[VARIATE])
     return tree.map(lambda leaf: leaf / drift.relative_size(site, site.id), variate)

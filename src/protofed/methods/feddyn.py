@@ -16,19 +16,19 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Method
+from protofed.core.method import Method, MethodInfo
 from protofed.core.model import Model
-from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import drift
-from protofed.ops.drift import Shifted, Weights
-from protofed.ops.losses import proximal
+from protofed.ops.drift import DriftServer, Weights
+from protofed.ops.losses import proximal_term
 
 
 @dataclass(frozen=True)
-class FedDyn(Method[Shifted, Weights]):
+class FedDyn(Method[DriftServer, Weights]):
     """A spring to the start and a linear term that makes local optima agree with the global."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedDyn",
         title="Federated Learning Based on Dynamic Regularization",
         venue="ICLR",
@@ -40,40 +40,46 @@ class FedDyn(Method[Shifted, Weights]):
     alpha: float = Field(default=0.01, ge=0, description="alpha: weight of the regulariser")
     clip: float = Field(default=10.0, ge=0, description="largest norm of a gradient; 0: no limit")
 
-    def init_server(self, site: Site) -> Shifted:
-        model = site.fresh()
-        return Shifted(model, drift.zeros(model))
+    def init_server(self, site: Site) -> DriftServer:
+        model = site.initial_model()
+        return DriftServer(model, drift.zero_weights(model))
 
     def init_client(self, site: Site) -> Weights:
-        return drift.zeros(site.fresh())
+        return drift.zero_weights(site.initial_model())
 
     def send(
-        self, site: Site, server: Shifted, to: Sequence[ClientId], step: Step
+        self, site: Site, server: DriftServer, to: Sequence[ClientId], step: RoundContext
     ) -> dict[ClientId, Message]:
         return dict.fromkeys(to, Message(self.start(server)))
 
-    def start(self, server: Shifted) -> Model:
+    def start(self, server: DriftServer) -> Model:
         """Where clients start; without a regulariser there is no state to count in."""
-        return server.cloud() if self.alpha else server.model
+        return server.client_start() if self.alpha else server.model
 
     def loss(
-        self, site: Site, inbox: Message, state: Weights, model: Model, batch: Batch
+        self, site: Site, inbox: Message, state: Weights, model: Model, batch: TrainingBatch
     ) -> Tensor:
         alpha = self.alpha / drift.relative_size(site, site.id)
         task = super().loss(site, inbox, state, model, batch)
         # <theta, s_n - theta^t> + ||theta||^2 / 2 but for a constant, without terms that cancel.
-        return task + alpha * (proximal(model, inbox.model) + drift.inner(model.weights, state))
+        return task + alpha * (
+            proximal_term(model, inbox.model) + drift.inner_product(model.weights, state)
+        )
 
     def train(
-        self, site: Site, inbox: Message, state: Weights, step: Step
+        self, site: Site, inbox: Message, state: Weights, step: RoundContext
     ) -> tuple[Message, Weights]:
         loss = partial(self.loss, site, inbox, state)
-        reply, _ = drift.descend(site, inbox.model, loss, step, self.clip)
-        move = drift.plus(reply.model.weights, inbox.model.weights, -1)
-        return reply, drift.plus(state, move)
+        reply, _ = drift.local_fit(site, inbox.model, loss, step, self.clip)
+        move = drift.add_weights(reply.model.weights, inbox.model.weights, -1)
+        return reply, drift.add_weights(state, move)
 
     def merge(
-        self, site: Site, server: Shifted, replies: Mapping[ClientId, Message], step: Step
-    ) -> Shifted:
-        model, start = drift.even_mean(replies), self.start(server)
-        return Shifted(model, drift.drifted(site, server.drift, start, model, len(replies)))
+        self,
+        site: Site,
+        server: DriftServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> DriftServer:
+        model, start = drift.unweighted_mean(replies), self.start(server)
+        return DriftServer(model, drift.mean_drift(site, server.drift, start, model, len(replies)))

@@ -12,23 +12,29 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from protofed.core.message import Message
-from protofed.core.method import About, Method, average
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.method import Method, MethodInfo, average_models
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import Training
-from protofed.ops.exchange import Exchanging, PhaseEpochs, passed_on, phase, phase_total
+from protofed.ops.exchange import (
+    ExchangeServer,
+    PhaseEpochs,
+    exchange_models,
+    phase_site,
+    phase_total,
+)
 
 
 @dataclass(frozen=True)
-class FedExg(Method[Exchanging, None]):
+class FedExg(Method[ExchangeServer, None]):
     """Each client's model is trained on at another client before all are averaged."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedExg",
         title="FedExg: Federated Learning with Model Exchange",
         venue="ISCAS",
         year=2020,
         family="cross-training",
-        star="a reconstruction from another paper's description",
+        caveat="a reconstruction from another paper's description",
     )
 
     phase_epochs: PhaseEpochs = "half"
@@ -37,25 +43,31 @@ class FedExg(Method[Exchanging, None]):
         return phase_total(training, self.phase_epochs)
 
     @property
-    def legs(self) -> int:
+    def exchanges(self) -> int:
         return 2
 
-    def init_server(self, site: Site) -> Exchanging:
-        return Exchanging(site.fresh())
+    def init_server(self, site: Site) -> ExchangeServer:
+        return ExchangeServer(site.initial_model())
 
     def send(
-        self, site: Site, server: Exchanging, to: Sequence[ClientId], step: Step
+        self, site: Site, server: ExchangeServer, to: Sequence[ClientId], step: RoundContext
     ) -> dict[ClientId, Message]:
-        if step.leg == 0:
+        if step.exchange == 0:
             return super().send(site, server, to, step)
-        return passed_on(site, server.box, to, step)
+        return exchange_models(site, server.pending_replies, to, step)
 
-    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
-        return super().train(phase(site, step, self.phase_epochs), inbox, state, step)
+    def train(
+        self, site: Site, inbox: Message, state: None, step: RoundContext
+    ) -> tuple[Message, None]:
+        return super().train(phase_site(site, step, self.phase_epochs), inbox, state, step)
 
     def merge(
-        self, site: Site, server: Exchanging, replies: Mapping[ClientId, Message], step: Step
-    ) -> Exchanging:
-        if step.leg == 0:
-            return Exchanging(server.model, dict(replies))
-        return Exchanging(average(replies))
+        self,
+        site: Site,
+        server: ExchangeServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> ExchangeServer:
+        if step.exchange == 0:
+            return ExchangeServer(server.model, dict(replies))
+        return ExchangeServer(average_models(replies))

@@ -18,23 +18,23 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Travels
+from protofed.core.method import Method, MethodInfo, Payload, ServerState
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Dataset, Site, Step
-from protofed.ops.holdout import hold_out
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
+from protofed.ops.holdout import split_site
 
 LEAST_GAP = 1e-9  # below it, what is left of equal gaps is rounding
 
 
 @tree.node
-class Shared(Global):
+class FedGAServer(ServerState):
     """The model, and every client's share of the mean in the order of ids, summing to 1."""
 
     shares: Tensor  # [N] float64
 
 
 @tree.node
-class Before:
+class FedGAClient:
     """How bad a client's own model was on its held-out images when it had trained it."""
 
     round: int
@@ -42,10 +42,10 @@ class Before:
 
 
 @dataclass(frozen=True)
-class FedGA(Method[Shared, Before | None]):
+class FedGA(Method[FedGAServer, FedGAClient | None]):
     """Clients that the global model serves worse than their own get a larger share of it."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="GA",
         title="Federated Domain Generalization with Generalization Adjustment",
         venue="CVPR",
@@ -59,53 +59,63 @@ class FedGA(Method[Shared, Before | None]):
     val_share: float = Field(default=0.1, gt=0, lt=1, description="of a client's images, held out")
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=("model", "gap"), maybe=("gap",))
+    def payload(self) -> Payload:
+        return Payload(up=("model", "gap"), optional=("gap",))
 
-    def init_server(self, site: Site) -> Shared:
+    def init_server(self, site: Site) -> FedGAServer:
         clients = len(site.sizes)
-        return Shared(site.fresh(), torch.full((clients,), 1 / clients, dtype=torch.float64))
+        return FedGAServer(
+            site.initial_model(), torch.full((clients,), 1 / clients, dtype=torch.float64)
+        )
 
     def train(
-        self, site: Site, inbox: Message, state: Before | None, step: Step
-    ) -> tuple[Message, Before | None]:
-        rest, held = hold_out(site, self.val_share)
+        self, site: Site, inbox: Message, state: FedGAClient | None, step: RoundContext
+    ) -> tuple[Message, FedGAClient | None]:
+        rest, held = split_site(site, self.val_share)
         reply, _ = super().train(rest, inbox, state, step)
         if not len(held):
             return reply, None
-        now = Before(step.round, self.fault(site, reply.model, held))
+        now = FedGAClient(step.round, self.fault(site, reply.model, held))
         if state is None or state.round != step.round - 1:
             return reply, now
         gap = self.fault(site, inbox.model, held) - state.fault
         return replace(reply, extras={"gap": torch.tensor(gap, dtype=torch.float64)}), now
 
-    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
-        return replace(super().expects(site, inbox, step), extras={"gap": torch.zeros(()).double()})
+    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
+        return replace(
+            super().reply_schema(site, inbox, step), extras={"gap": torch.zeros(()).double()}
+        )
 
-    def fault(self, site: Site, model: Model, held: Dataset) -> float:
+    def fault(self, site: Site, model: Model, held: ArrayDataset) -> float:
         """The share of wrong answers, or the mean loss: either way larger is worse."""
         total = 0.0
-        for x, y in site.scan(held):
-            logits = site.look(model, x).logits
+        for x, y in site.eval_batches(held):
+            logits = site.forward_eval(model, x).logits
             wrong, loss = (logits.argmax(1) != y).sum(), F.cross_entropy(logits, y, reduction="sum")
             total += float(wrong if self.metric == "acc" else loss)
         return total / len(held)
 
     def merge(
-        self, site: Site, server: Shared, replies: Mapping[ClientId, Message], step: Step
-    ) -> Shared:
+        self,
+        site: Site,
+        server: FedGAServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> FedGAServer:
         place = {client: number for number, client in enumerate(sorted(site.sizes))}
         told = {place[client]: reply.extras.get("gap") for client, reply in replies.items()}
         gaps = {number: float(gap) for number, gap in told.items() if isinstance(gap, Tensor)}
         # They are gaps of round t = round - 1, whose step is d (1 - (t - 1) / T).
         size = self.step * (1 - (step.round - 2) / step.rounds) / len(place)
-        shares = adjusted(server.shares, gaps, size, self.centred)
+        shares = adjust_weights(server.shares, gaps, size, self.centred)
         voices = shares[[place[client] for client in replies]].tolist()
         models = (reply.model for reply in replies.values())
-        return Shared(tree.mean(models, voices if sum(voices) else [1.0] * len(replies)), shares)
+        return FedGAServer(
+            tree.mean(models, voices if sum(voices) else [1.0] * len(replies)), shares
+        )
 
 
-def adjusted(shares: Tensor, gaps: Mapping[int, float], step: float, centred: bool) -> Tensor:
+def adjust_weights(shares: Tensor, gaps: Mapping[int, float], step: float, centred: bool) -> Tensor:
     """Shares [N] moved by the gaps of some places: the largest by `step`, the others less.
 
     The places that told a gap keep their sum, so the others keep their shares.

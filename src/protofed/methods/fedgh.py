@@ -15,21 +15,21 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from protofed.core.fit import fit
+from protofed.core.fit import fit_model
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Need, Travels
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import SGD
-from protofed.ops.prototypes import local_prototypes, received
+from protofed.ops.prototypes import local_prototypes, stack_client_prototypes
 
 
 @dataclass(frozen=True)
-class FedGH(Method[Global, Model]):
+class FedGH(Method[ServerState, Model]):
     """Clients' extractors stay their own; the server trains one head on their class means."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedGH",
         title="FedGH: Heterogeneous Federated Learning with Generalized Global Header",
         venue="ACM MM",
@@ -53,39 +53,47 @@ class FedGH(Method[Global, Model]):
         return ("equal features",)
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=("protos",), down=("model",))
+    def payload(self) -> Payload:
+        return Payload(up=("protos",), down=("model",))
 
-    def init_server(self, site: Site) -> Global:
-        return Global(site.fresh().only("head"))
+    def init_server(self, site: Site) -> ServerState:
+        return ServerState(site.initial_model().only("head"))
 
     def init_client(self, site: Site) -> Model:
-        return site.fresh()
+        return site.initial_model()
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         start = replace(inbox, model=state | inbox.model)
         reply, _ = super().train(site, start, state, step)
         protos = local_prototypes(site, reply.model)
         return replace(reply, model=Model(), protos=protos), reply.model
 
     def merge(
-        self, site: Site, server: Global, replies: Mapping[ClientId, Message], step: Step
-    ) -> Global:
-        table = received(replies)
+        self,
+        site: Site,
+        server: ServerState,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> ServerState:
+        table = stack_client_prototypes(replies)
 
         def loss(head: Model, rows: Prototypes) -> Tensor:
             return head_loss(head, rows.vectors, rows.labels)
 
         draws = (site.rng("head", step.round, epoch) for epoch in range(self.server_epochs))
-        batches = table.shuffled(self.server_batch, draws)
+        batches = table.shuffled_batches(self.server_batch, draws)
         sgd = SGD(lr=self.server_lr, momentum=0, weight_decay=0)
-        return Global(fit(server.model, batches, loss, sgd).thing)
+        return ServerState(fit_model(server.model, batches, loss, sgd).trained)
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.look(state, x).logits
+        return site.forward_eval(state, x).logits
 
-    def opinions(self, site: Site, inbox: Message, state: Model, x: Tensor) -> dict[str, Tensor]:
-        return {"global head": site.look(state | inbox.model, x).logits}
+    def auxiliary_predictions(
+        self, site: Site, inbox: Message, state: Model, x: Tensor
+    ) -> dict[str, Tensor]:
+        return {"global head": site.forward_eval(state | inbox.model, x).logits}
 
 
 def head_loss(head: Model, z: Tensor, y: Tensor) -> Tensor:

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Ablations, About, Global, Method, Travels, average
+from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
 from protofed.core.model import ImageShape, Model, Net
-from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.ops.hypersphere import Unit, separation
-from protofed.ops.seedling import grown, seedling, tended
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.ops.hypersphere import UnitNorm, anchor_separation
+from protofed.ops.seedling import generate_vectors, init_generator, train_generator
 
 
 @tree.node
-class Anchored(Global):
+class FedLSAServer(ServerState):
     """The model, the anchors, and the seed and layers that they grow from."""
 
     seedling: dict[str, Tensor]
@@ -34,10 +34,10 @@ class Anchored(Global):
 
 
 @dataclass(frozen=True)
-class FedLSA(Method[Anchored, None]):
+class FedLSA(Method[FedLSAServer, None]):
     """Features on a hypersphere, drawn to class anchors that the server learns to hold apart."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedLSA",
         title="Beyond Federated Prototype Learning: Learnable Semantic Anchors with "
         "Hyperspherical Contrast for Domain-Skewed Data",
@@ -69,25 +69,27 @@ class FedLSA(Method[Anchored, None]):
     )
 
     @property
-    def travels(self) -> Travels:
-        return Travels(down=("model", "anchors"))
+    def payload(self) -> Payload:
+        return Payload(down=("model", "anchors"))
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
-        neck = nn.Sequential(nn.Linear(net.width, self.features), Unit())
+        neck = nn.Sequential(nn.Linear(net.width, self.features), UnitNorm())
         return Net(net.encoder, neck, nn.Linear(self.features, net.classes), net.width)
 
-    def init_server(self, site: Site) -> Anchored:
+    def init_server(self, site: Site) -> FedLSAServer:
         draw = site.rng("anchors")
-        seeds = seedling(site.classes, site.net.width, self.features, draw)
-        start = Anchored(site.fresh(), seeds)
+        seeds = init_generator(site.classes, site.net.width, self.features, draw)
+        start = FedLSAServer(site.initial_model(), seeds)
         return start if self.anchors0 == "off" else self._grow(start)
 
-    def publish(self, server: Anchored) -> Message:
+    def publish(self, server: FedLSAServer) -> Message:
         extras = {} if server.anchors is None else {"anchors": server.anchors}
         return Message(model=server.model, extras=extras)
 
-    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
-        out, anchors = site.run(model, batch.x), inbox.extras.get("anchors")
+    def loss(
+        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        out, anchors = site.forward_train(model, batch.x), inbox.extras.get("anchors")
         task = F.cross_entropy(out.logits, batch.y)
         if not self.lam or not isinstance(anchors, Tensor):
             return task
@@ -97,11 +99,15 @@ class FedLSA(Method[Anchored, None]):
         return task + self.lam * F.cross_entropy(out.z @ fixed.T / self.tau, batch.y)
 
     def merge(
-        self, site: Site, server: Anchored, replies: Mapping[ClientId, Message], step: Step
-    ) -> Anchored:
-        return self._grow(Anchored(average(replies), server.seedling))
+        self,
+        site: Site,
+        server: FedLSAServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> FedLSAServer:
+        return self._grow(FedLSAServer(average_models(replies), server.seedling))
 
-    def _grow(self, server: Anchored) -> Anchored:
+    def _grow(self, server: FedLSAServer) -> FedLSAServer:
         """Train the anchors on; the model stays as it is."""
         head = server.model.only("head").weights
         own = torch.arange(len(head["head.bias"]))
@@ -112,11 +118,15 @@ class FedLSA(Method[Anchored, None]):
             anchors = self._anchors(seeds)
             logits = F.linear(anchors, head["head.weight"], head["head.bias"])
             total = F.cross_entropy(logits, own)
-            return total + self.alpha * separation(anchors, tau) if self.alpha else total
+            return total + self.alpha * anchor_separation(anchors, tau) if self.alpha else total
 
         steps = range(self.server_epochs)
-        seeds = tended(server.seedling, steps, loss, self.server_lr, momentum=0.9)
-        return Anchored(server.model, seeds, self._anchors(seeds))
+        seeds = train_generator(server.seedling, steps, loss, self.server_lr, momentum=0.9)
+        return FedLSAServer(server.model, seeds, self._anchors(seeds))
 
     def _anchors(self, seeds: dict[str, Tensor]) -> Tensor:
-        return F.normalize(grown(seeds)) if self.normalize_anchors else grown(seeds)
+        return (
+            F.normalize(generate_vectors(seeds))
+            if self.normalize_anchors
+            else generate_vectors(seeds)
+        )

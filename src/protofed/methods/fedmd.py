@@ -18,31 +18,31 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Need, Travels
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Site, Step
-from protofed.ops.mutual import digest, public_logits
+from protofed.core.site import ClientId, RoundContext, Site
+from protofed.ops.mutual import fit_consensus, public_logits
 
 
 @tree.node
-class Agreed(Global):
+class FedMDServer(ServerState):
     """Server state: no model, and between the legs the mean scores [n, C] of public images."""
 
     consensus: Tensor = field(default_factory=lambda: torch.zeros(0))  # empty between rounds
 
 
 @dataclass(frozen=True)
-class FedMD(Method[Agreed, Model]):
+class FedMD(Method[FedMDServer, Model]):
     """Models stay at their clients and meet in the mean of their logits on public images."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMD",
         title="FedMD: Heterogenous Federated Learning via Model Distillation",
         venue="NeurIPS workshop",
         year=2019,
         link="arXiv:1910.03581",
         family="distillation",
-        star="no training on labelled public images before the first round",
+        caveat="no training on labelled public images before the first round",
     )
 
     public_batch: int = Field(
@@ -53,7 +53,7 @@ class FedMD(Method[Agreed, Model]):
     )
 
     @property
-    def legs(self) -> int:
+    def exchanges(self) -> int:
         return 2
 
     @property
@@ -65,52 +65,58 @@ class FedMD(Method[Agreed, Model]):
         return ("public images",)
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=("logits",), down=("rows", "consensus"))
+    def payload(self) -> Payload:
+        return Payload(up=("logits",), down=("rows", "consensus"))
 
-    def init_server(self, site: Site) -> Agreed:
-        return Agreed(Model())
+    def init_server(self, site: Site) -> FedMDServer:
+        return FedMDServer(Model())
 
     def init_client(self, site: Site) -> Model:
-        return site.fresh()
+        return site.initial_model()
 
     def send(
-        self, site: Site, server: Agreed, to: Sequence[ClientId], step: Step
+        self, site: Site, server: FedMDServer, to: Sequence[ClientId], step: RoundContext
     ) -> dict[ClientId, Message]:
         order = torch.randperm(len(site.public), generator=site.rng("public", step.round))
         rows = order[: self.public_batch]
-        if step.leg == 0:
+        if step.exchange == 0:
             return dict.fromkeys(to, Message(extras={"rows": rows}))
         heard = len(rows) if len(to) > 1 else 0  # a party alone agrees with itself
         extras = {"rows": rows[:heard], "consensus": server.consensus[:heard]}
         return dict.fromkeys(to, Message(extras=extras))
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         rows = cast(Tensor, inbox.extras["rows"])
-        if step.leg == 0:
+        if step.exchange == 0:
             logits = public_logits(site, state, rows)
             return Message(extras={"logits": logits}, size=len(site.train)), state
         consensus = cast(Tensor, inbox.extras["consensus"])
-        digested = digest(site, state, rows, consensus, step, self.digest_epochs)
+        digested = fit_consensus(site, state, rows, consensus, step, self.digest_epochs)
         # A round's only training on private images: the batches of a method with one leg.
-        start, first = replace(inbox, model=digested.thing), step._replace(leg=0)
+        start, first = replace(inbox, model=digested.trained), step._replace(exchange=0)
         reply, _ = super().train(site, start, state, first)
         metrics = {**reply.metrics, "digest": digested.loss}
         return replace(reply, model=Model(), metrics=metrics), reply.model
 
-    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
-        if step.leg == 1:
+    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
+        if step.exchange == 1:
             return Message()
         rows = cast(Tensor, inbox.extras["rows"])
         return Message(extras={"logits": torch.zeros(len(rows), site.classes)})
 
     def merge(
-        self, site: Site, server: Agreed, replies: Mapping[ClientId, Message], step: Step
-    ) -> Agreed:
-        if step.leg == 1:
-            return Agreed(Model())
+        self,
+        site: Site,
+        server: FedMDServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> FedMDServer:
+        if step.exchange == 1:
+            return FedMDServer(Model())
         said = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
-        return Agreed(Model(), tree.mean(said, [1.0] * len(said)))
+        return FedMDServer(Model(), tree.mean(said, [1.0] * len(said)))
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.look(state, x).logits
+        return site.forward_eval(state, x).logits

@@ -19,33 +19,33 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Travels, average
+from protofed.core.method import Method, MethodInfo, Payload, average_models
 from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes, blank, class_means, stack
-from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.ops.losses import divergence, pull
-from protofed.ops.prototypes import Prototyped, outputs, received
+from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.ops.losses import logit_kl, prototype_mse
+from protofed.ops.prototypes import PrototypeServer, site_outputs, stack_client_prototypes
 
 
 @tree.node
-class Levels(Prototyped):
+class FedMLPServer(PrototypeServer):
     """The model, prototypes of features, and prototypes of softmax outputs."""
 
     semantic: Prototypes | None = None  # none before the first round
 
 
 @dataclass(frozen=True)
-class FedMLP(Method[Levels, Model | None]):
+class FedMLP(Method[FedMLPServer, Model | None]):
     """Pulls to mean features, to mean softmax outputs, and to the client's previous model."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMLP*",
         title="Dynamic Heterogeneous Federated Learning with Multi-Level Prototypes",
         venue="Pattern Recognition",
         year=2024,
         link="arXiv:2312.09881",
         family="prototype",
-        star="reconstructed from the abstract",
+        caveat="reconstructed from the abstract",
     )
 
     lam1: float = Field(default=1.0, ge=0, description="weight of the pull to mean features")
@@ -55,51 +55,55 @@ class FedMLP(Method[Levels, Model | None]):
     )
 
     @property
-    def travels(self) -> Travels:
+    def payload(self) -> Payload:
         parts = ("model", "protos", "semantic")
-        return Travels(up=parts, down=parts)
+        return Payload(up=parts, down=parts)
 
-    def init_server(self, site: Site) -> Levels:
-        return Levels(site.fresh())
+    def init_server(self, site: Site) -> FedMLPServer:
+        return FedMLPServer(site.initial_model())
 
-    def publish(self, server: Levels) -> Message:
+    def publish(self, server: FedMLPServer) -> Message:
         extras = {} if server.semantic is None else {"semantic": server.semantic}
         return Message(model=server.model, protos=server.protos, extras=extras)
 
     def loss(
-        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: Batch
+        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        out, semantic = site.run(model, batch.x), inbox.extras.get("semantic")
+        out, semantic = site.forward_train(model, batch.x), inbox.extras.get("semantic")
         total = F.cross_entropy(out.logits, batch.y)
         if self.lam1 and inbox.protos is not None:
-            total = total + self.lam1 * pull(out.z, batch.y, inbox.protos, site.classes)
+            total = total + self.lam1 * prototype_mse(out.z, batch.y, inbox.protos, site.classes)
         if self.lam2 and isinstance(semantic, Prototypes):
             total = total + self.lam2 * semantic_pull(out.logits, batch.y, semantic, site.classes)
         if self.lam3 and state is not None:
-            before = site.look(state, batch.x).logits
-            total = total + self.lam3 * divergence(before, out.logits).mean()
+            before = site.forward_eval(state, batch.x).logits
+            total = total + self.lam3 * logit_kl(before, out.logits).mean()
         return total
 
     def train(
-        self, site: Site, inbox: Message, state: Model | None, step: Step
+        self, site: Site, inbox: Message, state: Model | None, step: RoundContext
     ) -> tuple[Message, Model | None]:
         reply, _ = super().train(site, inbox, state, step)
-        out, labels = outputs(site, reply.model), site.train.labels
+        out, labels = site_outputs(site, reply.model), site.train.labels
         protos, semantic = class_means(out.z, labels), class_means(out.logits.softmax(1), labels)
         reply = replace(reply, protos=protos, extras={"semantic": semantic})
         return reply, reply.model if self.lam3 > 0 else None
 
-    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
-        semantic = blank(site.classes, site.classes)
-        return replace(super().expects(site, inbox, step), extras={"semantic": semantic})
+    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
+        semantic = prototype_template(site.classes, site.classes)
+        return replace(super().reply_schema(site, inbox, step), extras={"semantic": semantic})
 
     def merge(
-        self, site: Site, server: Levels, replies: Mapping[ClientId, Message], step: Step
-    ) -> Levels:
+        self,
+        site: Site,
+        server: FedMLPServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> FedMLPServer:
         extras = [reply.extras.get("semantic") for reply in replies.values()]
-        semantic = stack(table for table in extras if isinstance(table, Prototypes))
-        protos = received(replies).uniform_mean()
-        return Levels(average(replies), protos, semantic.uniform_mean())
+        semantic = stack_prototypes(table for table in extras if isinstance(table, Prototypes))
+        protos = stack_client_prototypes(replies).uniform_mean()
+        return FedMLPServer(average_models(replies), protos, semantic.uniform_mean())
 
 
 def semantic_pull(logits: Tensor, y: Tensor, semantic: Prototypes, classes: int) -> Tensor:
@@ -107,5 +111,5 @@ def semantic_pull(logits: Tensor, y: Tensor, semantic: Prototypes, classes: int)
 
     An image whose class has no row adds nothing but still counts in the mean.
     """
-    targets, _ = semantic.dense(classes)  # [C, C]; the zeros of an absent class give KL 0
+    targets, _ = semantic.class_matrix(classes)  # [C, C]; the zeros of an absent class give KL 0
     return F.kl_div(logits.log_softmax(1), targets[y], reduction="sum") / len(y)

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, average
+from protofed.core.method import Method, MethodInfo, ServerState, average_models
 from protofed.core.model import Model, Net
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 
 LARGEST_FIRST_MOVE = 0.1  # of a weight, by an adaptive optimiser
 
 
 @tree.node
-class Optimised(Global):
+class FedOPTServer(ServerState):
     """The model and the server optimiser's moments, of its weights only."""
 
     m: dict[str, Tensor]  # the running mean move
@@ -33,10 +33,10 @@ class Optimised(Global):
 
 
 @dataclass(frozen=True)
-class FedOPT(Method[Optimised, None]):
+class FedOPT(Method[FedOPTServer, None]):
     """Federated averaging whose mean move is the gradient of a server optimiser."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedOPT",
         title="Adaptive Federated Optimization",
         venue="ICLR",
@@ -58,7 +58,7 @@ class FedOPT(Method[Optimised, None]):
         default="weighted", description="of the clients: by examples, or all alike"
     )
 
-    def caution(self, net: Net) -> str:
+    def warning(self, net: Net) -> str:
         # The first m is (1 - beta1) move; its v is move^2, for adam and yogi (1 - beta2) of it.
         square = 1 if self.optimiser == "adagrad" else 1 - self.beta2
         furthest = self.lr * (1 - self.momentum) / math.sqrt(square)
@@ -70,39 +70,45 @@ class FedOPT(Method[Optimised, None]):
             f"method.lr = {self.lr * LARGEST_FIRST_MOVE / furthest:.3g}"
         )
 
-    def init_server(self, site: Site) -> Optimised:
-        model = site.fresh()
+    def init_server(self, site: Site) -> FedOPTServer:
+        model = site.initial_model()
         zeros = tree.map(torch.zeros_like, model.weights)
-        return Optimised(model, zeros, {} if self.optimiser == "sgd" else tree.clone(zeros))
+        return FedOPTServer(model, zeros, {} if self.optimiser == "sgd" else tree.clone(zeros))
 
     def merge(
-        self, site: Site, server: Optimised, replies: Mapping[ClientId, Message], step: Step
-    ) -> Optimised:
+        self,
+        site: Site,
+        server: FedOPTServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> FedOPTServer:
         models = (reply.model for reply in replies.values())
         uniform = self.mean == "uniform"
-        mean = tree.mean(models, [1.0] * len(replies)) if uniform else average(replies)
+        mean = tree.mean(models, [1.0] * len(replies)) if uniform else average_models(replies)
         moves = tree.map(torch.sub, mean.weights, server.model.weights)
         if self.optimiser == "sgd":
             return self._sgd(server, mean, moves)
         return self._adaptive(server, mean, moves)
 
-    def _sgd(self, server: Optimised, mean: Model, moves: dict[str, Tensor]) -> Optimised:
+    def _sgd(self, server: FedOPTServer, mean: Model, moves: dict[str, Tensor]) -> FedOPTServer:
         def moved(w: Tensor, to: Tensor, m: Tensor) -> Tensor:
             # This is w + lr (momentum m + move), but exact where lr = 1: then lerp gives `to`.
             return torch.lerp(w, to, self.lr) + self.lr * self.momentum * m
 
         weights = tree.map(moved, server.model.weights, mean.weights, server.m)
         m = tree.map(lambda m, move: self.momentum * m + move, server.m, moves)
-        return Optimised(Model(weights, mean.buffers), m, server.v)
+        return FedOPTServer(Model(weights, mean.buffers), m, server.v)
 
-    def _adaptive(self, server: Optimised, mean: Model, moves: dict[str, Tensor]) -> Optimised:
+    def _adaptive(
+        self, server: FedOPTServer, mean: Model, moves: dict[str, Tensor]
+    ) -> FedOPTServer:
         beta1 = self.momentum
         m = tree.map(lambda m, move: beta1 * m + (1 - beta1) * move, server.m, moves)
         v = tree.map(self._second, server.v, moves)
         weights = tree.map(
             lambda w, m, v: w + self.lr * m / (v.sqrt() + self.tau), server.model.weights, m, v
         )
-        return Optimised(Model(weights, mean.buffers), m, v)
+        return FedOPTServer(Model(weights, mean.buffers), m, v)
 
     def _second(self, v: Tensor, move: Tensor) -> Tensor:
         """The optimiser's own rule for the second moment."""

@@ -18,19 +18,24 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Travels, average
+from protofed.core.method import Method, MethodInfo, Payload, average_models
 from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes, stack
-from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.ops.losses import contrast
-from protofed.ops.prototypes import Collect, Prototyped, received, with_prototypes
+from protofed.core.prototypes import Prototypes, stack_prototypes
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.ops.losses import prototype_contrastive
+from protofed.ops.prototypes import (
+    Collect,
+    PrototypeServer,
+    stack_client_prototypes,
+    train_with_prototypes,
+)
 
 
 @dataclass(frozen=True)
-class FedProc(Method[Prototyped, None]):
+class FedProc(Method[PrototypeServer, None]):
     """From contrast with the class centres in early rounds to cross entropy in late ones."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProc",
         title="FedProc: Prototypical Contrastive Federated Learning on Non-IID Data",
         venue="arXiv",
@@ -48,49 +53,61 @@ class FedProc(Method[Prototyped, None]):
     )
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=("model", "protos"), down=("model", "protos"))
+    def payload(self) -> Payload:
+        return Payload(up=("model", "protos"), down=("model", "protos"))
 
     @property
-    def weighs(self) -> bool:
+    def uses_prototype_counts(self) -> bool:
         return self.style == "official"
 
-    def init_server(self, site: Site) -> Prototyped:
-        return Prototyped(site.fresh())
+    def init_server(self, site: Site) -> PrototypeServer:
+        return PrototypeServer(site.initial_model())
 
-    def publish(self, server: Prototyped) -> Message:
+    def publish(self, server: PrototypeServer) -> Message:
         return Message(model=server.model, protos=server.protos)
 
-    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
-        out, protos, share = site.run(model, batch.x), inbox.protos, self.share(batch.step)
+    def loss(
+        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        out, protos, share = (
+            site.forward_train(model, batch.x),
+            inbox.protos,
+            self.share(batch.context),
+        )
         task = F.cross_entropy(out.logits, batch.y)
         if protos is None:
             return task if self.style == "official" else share * task
         if share == 1:
             return task
-        return share * task + (1 - share) * contrast(out.z, batch.y, protos, tau=1)
+        return share * task + (1 - share) * prototype_contrastive(out.z, batch.y, protos, tau=1)
 
-    def share(self, step: Step) -> float:
+    def share(self, step: RoundContext) -> float:
         """How much cross entropy counts in a round, from 0 to 1; contrast has the rest."""
         if self.style == "official":
             return step.round / step.rounds
         return step.round / max(step.rounds - 1, 1)
 
-    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+    def train(
+        self, site: Site, inbox: Message, state: None, step: RoundContext
+    ) -> tuple[Message, None]:
         train = super().train
-        return with_prototypes(self.collect, site, lambda s: train(s, inbox, state, step))
+        return train_with_prototypes(self.collect, site, lambda s: train(s, inbox, state, step))
 
     def merge(
-        self, site: Site, server: Prototyped, replies: Mapping[ClientId, Message], step: Step
-    ) -> Prototyped:
-        table = received(replies)
+        self,
+        site: Site,
+        server: PrototypeServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> PrototypeServer:
+        table = stack_client_prototypes(replies)
         centres = table.weighted_mean() if self.style == "official" else table.uniform_mean()
-        return Prototyped(average(replies), with_absent(centres, server.protos))
+        return PrototypeServer(average_models(replies), add_absent_classes(centres, server.protos))
 
 
-def with_absent(centres: Prototypes, old: Prototypes | None) -> Prototypes:
+def add_absent_classes(centres: Prototypes, old: Prototypes | None) -> Prototypes:
     """The centres, and the old ones of classes that nobody had this time."""
     if old is None:
         return centres
     absent = ~torch.isin(old.labels, centres.labels)
-    return stack([centres, tree.map(lambda part: part[absent], old)])
+    return stack_prototypes([centres, tree.map(lambda part: part[absent], old)])

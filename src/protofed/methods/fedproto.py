@@ -16,18 +16,24 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Need, Travels, average
+from protofed.core.method import Method, MethodInfo, Need, Payload, average_models
 from protofed.core.model import Model
-from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.ops.losses import pull
-from protofed.ops.prototypes import Collect, Prototyped, nearest, received, with_prototypes
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.ops.losses import prototype_mse
+from protofed.ops.prototypes import (
+    Collect,
+    PrototypeServer,
+    nearest_prototype_scores,
+    stack_client_prototypes,
+    train_with_prototypes,
+)
 
 
 @dataclass(frozen=True)
-class FedProto(Method[Prototyped, Model]):
+class FedProto(Method[PrototypeServer, Model]):
     """A pull of each feature to the mean prototype of its class over all clients."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProto",
         title="FedProto: Federated Prototype Learning across Heterogeneous Clients",
         venue="AAAI",
@@ -53,39 +59,49 @@ class FedProto(Method[Prototyped, Model]):
         return ("equal nets",) if self.param_avg else ("equal features",)
 
     @property
-    def travels(self) -> Travels:
+    def payload(self) -> Payload:
         parts = ("model", "protos") if self.param_avg else ("protos",)
-        return Travels(up=parts, down=parts)
+        return Payload(up=parts, down=parts)
 
-    def init_server(self, site: Site) -> Prototyped:
-        return Prototyped(site.fresh() if self.param_avg else Model())
+    def init_server(self, site: Site) -> PrototypeServer:
+        return PrototypeServer(site.initial_model() if self.param_avg else Model())
 
     def init_client(self, site: Site) -> Model:
-        return Model() if self.param_avg else site.fresh()
+        return Model() if self.param_avg else site.initial_model()
 
-    def publish(self, server: Prototyped) -> Message:
+    def publish(self, server: PrototypeServer) -> Message:
         return Message(model=server.model, protos=server.protos)
 
-    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
-        out, protos = site.run(model, batch.x), inbox.protos
+    def loss(
+        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        out, protos = site.forward_train(model, batch.x), inbox.protos
         total = F.cross_entropy(out.logits, batch.y)
         if self.lam and protos is not None:
-            total = total + self.lam * pull(out.z, batch.y, protos, site.classes)
+            total = total + self.lam * prototype_mse(out.z, batch.y, protos, site.classes)
         return total
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         train, start = super().train, replace(inbox, model=inbox.model | state)
-        reply, _ = with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
+        reply, _ = train_with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
         return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
-        self, site: Site, server: Prototyped, replies: Mapping[ClientId, Message], step: Step
-    ) -> Prototyped:
-        model = average(replies) if self.param_avg else server.model
-        return Prototyped(model, received(replies).uniform_mean())
+        self,
+        site: Site,
+        server: PrototypeServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> PrototypeServer:
+        model = average_models(replies) if self.param_avg else server.model
+        return PrototypeServer(model, stack_client_prototypes(replies).uniform_mean())
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.look(inbox.model | state, x).logits
+        return site.forward_eval(inbox.model | state, x).logits
 
-    def opinions(self, site: Site, inbox: Message, state: Model, x: Tensor) -> dict[str, Tensor]:
-        return nearest(site, inbox.model | state, inbox.protos, x)
+    def auxiliary_predictions(
+        self, site: Site, inbox: Message, state: Model, x: Tensor
+    ) -> dict[str, Tensor]:
+        return nearest_prototype_scores(site, inbox.model | state, inbox.protos, x)

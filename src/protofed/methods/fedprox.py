@@ -9,10 +9,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Method
+from protofed.core.method import Method, MethodInfo
 from protofed.core.model import Model
-from protofed.core.site import Batch, Site
-from protofed.ops.losses import proximal
+from protofed.core.site import Site, TrainingBatch
+from protofed.ops.losses import proximal_term
 
 RETHINK_FACTOR = 0.01  # RethinkFL multiplies mu by this, unsaid
 
@@ -21,7 +21,7 @@ RETHINK_FACTOR = 0.01  # RethinkFL multiplies mu by this, unsaid
 class FedProx(Method):
     """Federated averaging with (mu / 2) ||w - w_global||^2 added to each client's loss."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProx",
         title="Federated Optimization in Heterogeneous Networks",
         venue="MLSys",
@@ -34,7 +34,9 @@ class FedProx(Method):
         default=False, description="use mu / 100, as the code behind FPL's tables does"
     )
 
-    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
+    def loss(
+        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+    ) -> Tensor:
         mu = self.mu * RETHINK_FACTOR if self.rethink_factor else self.mu
         task = super().loss(site, inbox, state, model, batch)
-        return task + mu * proximal(model, inbox.model)
+        return task + mu * proximal_term(model, inbox.model)

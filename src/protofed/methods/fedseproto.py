@@ -16,24 +16,24 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.fit import fit
+from protofed.core.fit import fit_model
 from protofed.core.message import Message
-from protofed.core.method import Ablations, About, Method, Need, Travels, average
+from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload, average_models
 from protofed.core.model import ImageShape, Model, Net
-from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training
 from protofed.ops import disentangle as parts
-from protofed.ops.losses import Reduction, balanced_pull, pull
-from protofed.ops.prototypes import Prototyped, local_prototypes, received
+from protofed.ops.losses import Reduction, balanced_prototype_mse, prototype_mse
+from protofed.ops.prototypes import PrototypeServer, local_prototypes, stack_client_prototypes
 
 PRIVATE = ("domain", "decoder")  # never leave the client
 
 
 @dataclass(frozen=True)
-class FedSeProto(Method[Prototyped, Model]):
+class FedSeProto(Method[PrototypeServer, Model]):
     """Semantic features, parted from the domain's by distillation and mutual information."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedSeProto",
         title="FedSeProto: Learning Semantic Prototype in Federated Learning",
         venue="ECAI",
@@ -77,28 +77,32 @@ class FedSeProto(Method[Prototyped, Model]):
         return ("equal nets",) if self.param_avg else ("equal features",)
 
     @property
-    def travels(self) -> Travels:
+    def payload(self) -> Payload:
         both = ("model", "protos") if self.param_avg else ("protos",)
-        return Travels(up=both, down=both)
+        return Payload(up=both, down=both)
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
-        return parts.Disentangled(net, image, self.posterior)
+        return parts.DisentangledNet(net, image, self.posterior)
 
-    def init_server(self, site: Site) -> Prototyped:
-        return Prototyped(site.fresh().without(*PRIVATE) if self.param_avg else Model())
+    def init_server(self, site: Site) -> PrototypeServer:
+        return PrototypeServer(
+            site.initial_model().without(*PRIVATE) if self.param_avg else Model()
+        )
 
     def init_client(self, site: Site) -> Model:
-        return site.fresh().only(*PRIVATE) if self.param_avg else site.fresh()
+        return site.initial_model().only(*PRIVATE) if self.param_avg else site.initial_model()
 
-    def publish(self, server: Prototyped) -> Message:
+    def publish(self, server: PrototypeServer) -> Message:
         return Message(model=server.model, protos=server.protos)
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         def loss(model: Model, work: parts.Work) -> Tensor:
             return self.phase_loss(site, inbox, model, *work)
 
-        batches = parts.phases(self.schedule, site, step)
-        model, _, mean = fit(inbox.model | state, batches, loss, site.training)
+        batches = parts.phase_batches(self.schedule, site, step)
+        model, _, mean = fit_model(inbox.model | state, batches, loss, site.training)
         protos = local_prototypes(site, model)
         reply = Message(protos=protos, size=len(site.train), metrics={"loss": mean})
         if not self.param_avg:
@@ -106,32 +110,36 @@ class FedSeProto(Method[Prototyped, Model]):
         return replace(reply, model=model.without(*PRIVATE)), model.only(*PRIVATE)
 
     def phase_loss(
-        self, site: Site, inbox: Message, model: Model, phase: parts.Phase, batch: Batch
+        self, site: Site, inbox: Message, model: Model, phase: parts.Phase, batch: TrainingBatch
     ) -> Tensor:
         """Basic: cross entropy. Split: Eq. 15, head frozen. Joint: Eq. 15; + basic if alpha > 0."""
         x, y, protos = batch.x, batch.y, inbox.protos
         if phase == "basic":
-            return F.cross_entropy(site.run(model, x, "basic").logits, y)
+            return F.cross_entropy(site.forward_train(model, x, "basic").logits, y)
         if phase == "split":
             model = model | tree.clone(model.only("head"))
-        draw = site.rng("posterior", batch.step.round, batch.step.leg, batch.number)
-        out = site.run(model, x, "split", draw, self.beta)
-        loss, split = F.cross_entropy(out.logits, y), cast(parts.Split, out.more)
+        draw = site.rng("posterior", batch.context.round, batch.context.exchange, batch.number)
+        out = site.forward_train(model, x, "split", draw, self.beta)
+        loss, split = F.cross_entropy(out.logits, y), cast(parts.SplitOutput, out.more)
         if self.alpha:
             loss = loss + (F.cross_entropy(split.basic, y) if phase == "joint" else 0)
-            loss = loss + self.alpha * parts.distillation(split, self.kd_form == "printed")
+            loss = loss + self.alpha * parts.distillation_loss(split, self.kd_form == "printed")
         if self.beta:
-            loss = loss + parts.mutual_information(split, x, self.mi_reduction, self.beta)
+            loss = loss + parts.mutual_information_loss(split, x, self.mi_reduction, self.beta)
         if self.lam and protos is not None:
-            near = balanced_pull if self.balanced else pull
+            near = balanced_prototype_mse if self.balanced else prototype_mse
             loss = loss + self.lam * near(out.z, y, protos, site.classes, self.proto_dims)
         return loss
 
     def merge(
-        self, site: Site, server: Prototyped, replies: Mapping[ClientId, Message], step: Step
-    ) -> Prototyped:
-        model = average(replies) if self.param_avg else server.model
-        return Prototyped(model, received(replies).uniform_mean())
+        self,
+        site: Site,
+        server: PrototypeServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> PrototypeServer:
+        model = average_models(replies) if self.param_avg else server.model
+        return PrototypeServer(model, stack_client_prototypes(replies).uniform_mean())
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.look(inbox.model | state, x).logits
+        return site.forward_eval(inbox.model | state, x).logits

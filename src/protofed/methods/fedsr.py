@@ -17,19 +17,19 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method
+from protofed.core.method import Method, MethodInfo, ServerState
 from protofed.core.model import ImageShape, Model, Net
-from protofed.core.site import Batch, Site, Step
-from protofed.ops.probabilistic import Probabilistic, mean_vote
+from protofed.core.site import RoundContext, Site, TrainingBatch
+from protofed.ops.probabilistic import ProbabilisticNet, mean_log_probability
 
 PRIVATE = ("references",)  # never leave the client
 
 
 @dataclass(frozen=True)
-class FedSR(Method[Global, Model]):
+class FedSR(Method[ServerState, Model]):
     """Random features that are short and near a reference of their class."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedSR",
         title="FedSR: A Simple and Effective Domain Generalization Method for Federated Learning",
         venue="NeurIPS",
@@ -45,18 +45,20 @@ class FedSR(Method[Global, Model]):
     samples: int = Field(default=20, ge=1, description="draws that a prediction averages")
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
-        return Probabilistic(net)
+        return ProbabilisticNet(net)
 
-    def init_server(self, site: Site) -> Global:
-        return Global(site.fresh().without(*PRIVATE))
+    def init_server(self, site: Site) -> ServerState:
+        return ServerState(site.initial_model().without(*PRIVATE))
 
     def init_client(self, site: Site) -> Model:
-        return site.fresh().only(*PRIVATE)
+        return site.initial_model().only(*PRIVATE)
 
-    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
-        draw = site.rng("sample", batch.step.round, batch.step.leg, batch.number)
+    def loss(
+        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        draw = site.rng("sample", batch.context.round, batch.context.exchange, batch.number)
         noise = torch.randn(len(batch.y), site.net.features, generator=draw).to(batch.x.device)
-        out = site.run(model, batch.x, noise, batch.y if self.alpha_cmi else None)
+        out = site.forward_train(model, batch.x, noise, batch.y if self.alpha_cmi else None)
         loss = F.cross_entropy(out.logits, batch.y)
         if self.alpha_l2r:
             length = out.z.square().sum(1) if self.l2_squared else out.z.norm(dim=1)
@@ -66,12 +68,14 @@ class FedSR(Method[Global, Model]):
             loss = loss + self.alpha_cmi * divergence.mean()
         return loss
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         whole = replace(inbox, model=inbox.model | state)
         reply, _ = super().train(site, whole, state, step)
         return replace(reply, model=reply.model.without(*PRIVATE)), reply.model.only(*PRIVATE)
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
         # One set of draws for all images: how they are cut into batches changes no score.
-        noise = site.normal((self.samples, 1, site.net.features), "test samples").to(x.device)
-        return mean_vote(site.look(inbox.model | state, x, noise).logits)
+        noise = site.randn((self.samples, 1, site.net.features), "test samples").to(x.device)
+        return mean_log_probability(site.forward_eval(inbox.model | state, x, noise).logits)

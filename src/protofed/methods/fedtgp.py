@@ -18,27 +18,33 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Method, Need, Travels, average
+from protofed.core.method import Method, MethodInfo, Need, Payload, average_models
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.ops.losses import pull
-from protofed.ops.prototypes import Collect, Prototyped, nearest, received, with_prototypes
-from protofed.ops.seedling import grown, seedling, tended
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.ops.losses import prototype_mse
+from protofed.ops.prototypes import (
+    Collect,
+    PrototypeServer,
+    nearest_prototype_scores,
+    stack_client_prototypes,
+    train_with_prototypes,
+)
+from protofed.ops.seedling import generate_vectors, init_generator, train_generator
 
 
 @tree.node
-class Trainable(Prototyped):
+class FedTGPServer(PrototypeServer):
     """The model, the prototypes of classes seen so far, and what they grow from."""
 
     seedling: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class FedTGP(Method[Trainable, Model]):
+class FedTGP(Method[FedTGPServer, Model]):
     """A pull to class prototypes that the server trains to stay apart from one another."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FedTGP",
         title="FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive "
         "Learning for Data and Model Heterogeneity in Federated Learning",
@@ -65,53 +71,67 @@ class FedTGP(Method[Trainable, Model]):
         return ("equal nets",) if self.param_avg else ("equal features",)
 
     @property
-    def travels(self) -> Travels:
+    def payload(self) -> Payload:
         parts = ("model", "protos") if self.param_avg else ("protos",)
-        return Travels(up=parts, down=parts)
+        return Payload(up=parts, down=parts)
 
-    def init_server(self, site: Site) -> Trainable:
-        seeds = seedling(site.classes, site.net.features, site.net.features, site.rng("prototypes"))
-        return Trainable(site.fresh() if self.param_avg else Model(), seedling=seeds)
+    def init_server(self, site: Site) -> FedTGPServer:
+        seeds = init_generator(
+            site.classes, site.net.features, site.net.features, site.rng("prototypes")
+        )
+        return FedTGPServer(site.initial_model() if self.param_avg else Model(), seedling=seeds)
 
     def init_client(self, site: Site) -> Model:
-        return Model() if self.param_avg else site.fresh()
+        return Model() if self.param_avg else site.initial_model()
 
-    def publish(self, server: Trainable) -> Message:
+    def publish(self, server: FedTGPServer) -> Message:
         return Message(model=server.model, protos=server.protos)
 
-    def loss(self, site: Site, inbox: Message, state: Model, model: Model, batch: Batch) -> Tensor:
-        out, rows = site.run(model, batch.x), inbox.protos
+    def loss(
+        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        out, rows = site.forward_train(model, batch.x), inbox.protos
         total = F.cross_entropy(out.logits, batch.y)
         if self.lam and rows is not None:
-            total = total + self.lam * pull(out.z, batch.y, rows, site.classes)
+            total = total + self.lam * prototype_mse(out.z, batch.y, rows, site.classes)
         return total
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         train, start = super().train, replace(inbox, model=inbox.model | state)
-        reply, _ = with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
+        reply, _ = train_with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
         return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
-        self, site: Site, server: Trainable, replies: Mapping[ClientId, Message], step: Step
-    ) -> Trainable:
-        table = received(replies)
-        delta = min(float(table.uniform_mean().margins().max()), self.margin)
+        self,
+        site: Site,
+        server: FedTGPServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> FedTGPServer:
+        table = stack_client_prototypes(replies)
+        delta = min(float(table.uniform_mean().class_margins().max()), self.margin)
 
         def loss(seeds: dict[str, Tensor], rows: Prototypes) -> Tensor:
-            return server_loss(grown(seeds), rows.vectors, rows.labels, delta)
+            return server_loss(generate_vectors(seeds), rows.vectors, rows.labels, delta)
 
         draws = (site.rng("prototypes", step.round, e) for e in range(self.server_epochs))
-        batches = table.shuffled(self.server_batch, draws)
-        seeds = tended(server.seedling, batches, loss, self.server_lr)
+        batches = table.shuffled_batches(self.server_batch, draws)
+        seeds = train_generator(server.seedling, batches, loss, self.server_lr)
         labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
-        protos = Prototypes(grown(seeds)[labels], labels, torch.ones_like(labels))
-        return Trainable(average(replies) if self.param_avg else server.model, protos, seeds)
+        protos = Prototypes(generate_vectors(seeds)[labels], labels, torch.ones_like(labels))
+        return FedTGPServer(
+            average_models(replies) if self.param_avg else server.model, protos, seeds
+        )
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.look(inbox.model | state, x).logits
+        return site.forward_eval(inbox.model | state, x).logits
 
-    def opinions(self, site: Site, inbox: Message, state: Model, x: Tensor) -> dict[str, Tensor]:
-        return nearest(site, inbox.model | state, inbox.protos, x)
+    def auxiliary_predictions(
+        self, site: Site, inbox: Message, state: Model, x: Tensor
+    ) -> dict[str, Tensor]:
+        return nearest_prototype_scores(site, inbox.model | state, inbox.protos, x)
 
 
 def server_loss(learned: Tensor, vectors: Tensor, labels: Tensor, margin: float) -> Tensor:

@@ -18,20 +18,25 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Ablations, About, Method, Travels, average
+from protofed.core.method import Ablations, Method, MethodInfo, Payload, average_models
 from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes, stack
-from protofed.core.site import Batch, ClientId, Site, Step
-from protofed.ops.cluster import finch
-from protofed.ops.losses import Reduction, contrast, pull
-from protofed.ops.prototypes import Collect, Prototyped, received, with_prototypes
+from protofed.core.prototypes import Prototypes, stack_prototypes
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.ops.cluster import finch_clusters
+from protofed.ops.losses import Reduction, prototype_contrastive, prototype_mse
+from protofed.ops.prototypes import (
+    Collect,
+    PrototypeServer,
+    stack_client_prototypes,
+    train_with_prototypes,
+)
 
 
 @dataclass(frozen=True)
-class FPL(Method[Prototyped, None]):
+class FPL(Method[PrototypeServer, None]):
     """Contrast with cluster prototypes of all domains, and a pull to their unbiased mean."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="FPL",
         title="Rethinking Federated Learning with Domain Shift: A Prototype View",
         venue="CVPR",
@@ -62,42 +67,54 @@ class FPL(Method[Prototyped, None]):
     )
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=("model", "protos"), down=("model", "protos"))
+    def payload(self) -> Payload:
+        return Payload(up=("model", "protos"), down=("model", "protos"))
 
-    def init_server(self, site: Site) -> Prototyped:
-        return Prototyped(site.fresh())
+    def init_server(self, site: Site) -> PrototypeServer:
+        return PrototypeServer(site.initial_model())
 
-    def publish(self, server: Prototyped) -> Message:
+    def publish(self, server: PrototypeServer) -> Message:
         return Message(model=server.model, protos=server.protos)
 
-    def loss(self, site: Site, inbox: Message, state: None, model: Model, batch: Batch) -> Tensor:
-        out, y, protos = site.run(model, batch.x), batch.y, inbox.protos
+    def loss(
+        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        out, y, protos = site.forward_train(model, batch.x), batch.y, inbox.protos
         task = F.cross_entropy(out.logits, y)
         if protos is None:
             return task
-        near = pull(out.z, y, protos, site.classes, self.upcr_reduction) if self.upcr else 0
-        apart = contrast(out.z, y, protos, self.tau) if self.cpcl else 0
+        near = (
+            prototype_mse(out.z, y, protos, site.classes, self.upcr_reduction) if self.upcr else 0
+        )
+        apart = prototype_contrastive(out.z, y, protos, self.tau) if self.cpcl else 0
         return task + self.cpcl * apart + self.upcr * near
 
-    def train(self, site: Site, inbox: Message, state: None, step: Step) -> tuple[Message, None]:
+    def train(
+        self, site: Site, inbox: Message, state: None, step: RoundContext
+    ) -> tuple[Message, None]:
         train = super().train
-        return with_prototypes(self.collect, site, lambda s: train(s, inbox, state, step))
+        return train_with_prototypes(self.collect, site, lambda s: train(s, inbox, state, step))
 
     def merge(
-        self, site: Site, server: Prototyped, replies: Mapping[ClientId, Message], step: Step
-    ) -> Prototyped:
-        return Prototyped(average(replies), self.clusters(received(replies)))
+        self,
+        site: Site,
+        server: PrototypeServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> PrototypeServer:
+        return PrototypeServer(
+            average_models(replies), self.clusters(stack_client_prototypes(replies))
+        )
 
     def clusters(self, table: Prototypes) -> Prototypes:
         """The plain mean of each FINCH cluster of each class's rows."""
-        return stack(self._clusters_of(table, label) for label in table.labels.unique())
+        return stack_prototypes(self._clusters_of(table, label) for label in table.labels.unique())
 
     def _clusters_of(self, table: Prototypes, label: Tensor) -> Prototypes:
         mine = table.labels == label
         rows = Prototypes(table.vectors[mine], table.labels[mine], table.counts[mine])
         if self.finch_partition == "none":
             return rows.uniform_mean()
-        partition = finch(rows.vectors)[0 if self.finch_partition == "first" else -1]
+        partition = finch_clusters(rows.vectors)[0 if self.finch_partition == "first" else -1]
         means = replace(rows, labels=partition).uniform_mean()
         return replace(means, labels=torch.full_like(means.labels, int(label)))

@@ -10,16 +10,16 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Need, Travels
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 
 
 @dataclass(frozen=True)
-class Local(Method[Global, Model]):
+class Local(Method[ServerState, Model]):
     """No communication: each client keeps its own model from round to round."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="Local",
         title="Training at each site alone",
     )
@@ -33,23 +33,29 @@ class Local(Method[Global, Model]):
         return ()
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=(), down=())
+    def payload(self) -> Payload:
+        return Payload(up=(), down=())
 
-    def init_server(self, site: Site) -> Global:
-        return Global(Model())
+    def init_server(self, site: Site) -> ServerState:
+        return ServerState(Model())
 
     def init_client(self, site: Site) -> Model:
-        return site.fresh()
+        return site.initial_model()
 
-    def train(self, site: Site, inbox: Message, state: Model, step: Step) -> tuple[Message, Model]:
+    def train(
+        self, site: Site, inbox: Message, state: Model, step: RoundContext
+    ) -> tuple[Message, Model]:
         reply, _ = super().train(site, replace(inbox, model=state), state, step)
         return replace(reply, model=Model()), reply.model
 
     def merge(
-        self, site: Site, server: Global, replies: Mapping[ClientId, Message], step: Step
-    ) -> Global:
+        self,
+        site: Site,
+        server: ServerState,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> ServerState:
         return server
 
     def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.look(state, x).logits
+        return site.forward_eval(state, x).logits

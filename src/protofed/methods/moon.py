@@ -14,16 +14,16 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method
+from protofed.core.method import Method, MethodInfo, ServerState
 from protofed.core.model import Model
-from protofed.core.site import Batch, Site, Step
+from protofed.core.site import RoundContext, Site, TrainingBatch
 
 
 @dataclass(frozen=True)
-class MOON(Method[Global, Model | None]):
+class MOON(Method[ServerState, Model | None]):
     """Features nearer to the global model's than to those of the client's previous model."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="MOON",
         title="Model-Contrastive Federated Learning",
         venue="CVPR",
@@ -36,17 +36,20 @@ class MOON(Method[Global, Model | None]):
     tau: float = Field(default=0.5, gt=0, description="tau: temperature of the contrast")
 
     def loss(
-        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: Batch
+        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        out = site.run(model, batch.x)
+        out = site.forward_train(model, batch.x)
         task = F.cross_entropy(out.logits, batch.y)
         if state is None or not self.mu:  # without a state: nothing to push away from yet
             return task
-        ours, previous = site.look(inbox.model, batch.x).z, site.look(state, batch.x).z
+        ours, previous = (
+            site.forward_eval(inbox.model, batch.x).z,
+            site.forward_eval(state, batch.x).z,
+        )
         return task + self.mu * model_contrast(out.z, ours, previous, self.tau)
 
     def train(
-        self, site: Site, inbox: Message, state: Model | None, step: Step
+        self, site: Site, inbox: Message, state: Model | None, step: RoundContext
     ) -> tuple[Message, Model | None]:
         reply, _ = super().train(site, inbox, state, step)
         return reply, reply.model

@@ -14,20 +14,20 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from protofed.core.message import Message
-from protofed.core.method import Ablations, About, Method, Need, Travels
+from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training
 from protofed.ops import exchange, guide
-from protofed.ops.losses import contrast
+from protofed.ops.losses import prototype_contrastive
 
 
 @dataclass(frozen=True)
-class PGCT(Method[exchange.Wrapping, Any]):
+class PGCT(Method[exchange.WrappingServer, Any]):
     """Models trained on at another client, held to the prototypes of the one they come from."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="PGCT",
         title="Cross-Training with Prototypical Distillation for improving the generalization "
         "of Federated Learning",
@@ -57,7 +57,7 @@ class PGCT(Method[exchange.Wrapping, Any]):
         return exchange.phase_total(training, self.phase_epochs)
 
     @property
-    def legs(self) -> int:
+    def exchanges(self) -> int:
         return 2
 
     @property
@@ -65,66 +65,88 @@ class PGCT(Method[exchange.Wrapping, Any]):
         return self.base.needs
 
     @property
-    def travels(self) -> Travels:
-        up, down, maybe = self.base.travels
-        return Travels((*up, guide.GUIDE), (*down, guide.GUIDE), maybe)
+    def payload(self) -> Payload:
+        up, down, maybe = self.base.payload
+        return Payload((*up, guide.GUIDE), (*down, guide.GUIDE), maybe)
 
-    def caution(self, net: Net) -> str:
-        return self.base.caution(net)
+    def warning(self, net: Net) -> str:
+        return self.base.warning(net)
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
         return self.base.adapt(net, image)
 
-    def init_server(self, site: Site) -> exchange.Wrapping:
-        return exchange.around(self.base.init_server(site))
+    def init_server(self, site: Site) -> exchange.WrappingServer:
+        return exchange.wrap_state(self.base.init_server(site))
 
     def init_client(self, site: Site) -> Any:
         return self.base.init_client(site)
 
-    def publish(self, server: exchange.Wrapping) -> Message:
-        return self.base.publish(exchange.inside(server))
+    def publish(self, server: exchange.WrappingServer) -> Message:
+        return self.base.publish(exchange.unwrap_state(server))
 
     def send(
-        self, site: Site, server: exchange.Wrapping, to: Sequence[ClientId], step: Step
+        self,
+        site: Site,
+        server: exchange.WrappingServer,
+        to: Sequence[ClientId],
+        step: RoundContext,
     ) -> dict[ClientId, Message]:
-        if step.leg == 0:
-            return self.base.send(site, exchange.inside(server), to, step)
-        return exchange.passed_on(site, server.box, to, step, (guide.GUIDE,))
+        if step.exchange == 0:
+            return self.base.send(site, exchange.unwrap_state(server), to, step)
+        return exchange.exchange_models(site, server.pending_replies, to, step, (guide.GUIDE,))
 
-    def train(self, site: Site, inbox: Message, state: Any, step: Step) -> tuple[Message, Any]:
-        now = exchange.phase(site, step, self.phase_epochs)
-        if step.leg == 1:
+    def train(
+        self, site: Site, inbox: Message, state: Any, step: RoundContext
+    ) -> tuple[Message, Any]:
+        now = exchange.phase_site(site, step, self.phase_epochs)
+        if step.exchange == 1:
             return super().train(now, inbox, state, step)
         reply, state = self.base.train(now, inbox, state, step)
-        exchange.check_whole(site, reply.model)
-        protos = guide.prototypes(self.proto_mode, self.clusters, site, reply.model, step)
+        exchange.check_complete_model(site, reply.model)
+        protos = guide.pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, step)
         return replace(reply, extras={**reply.extras, guide.GUIDE: protos}), state
 
-    def expects(self, site: Site, inbox: Message, step: Step) -> Message:
-        table = guide.fullest(self.proto_mode, self.clusters, site)
-        return exchange.expected(self.base, site, inbox, step, {guide.GUIDE: table})
+    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
+        table = guide.pgct_prototype_template(self.proto_mode, self.clusters, site)
+        return exchange.exchange_reply_schema(self.base, site, inbox, step, {guide.GUIDE: table})
 
-    def loss(self, site: Site, inbox: Message, state: Any, model: Model, batch: Batch) -> Tensor:
-        out, protos = site.run(model, batch.x), cast(Prototypes, inbox.extras[guide.GUIDE])
+    def loss(
+        self, site: Site, inbox: Message, state: Any, model: Model, batch: TrainingBatch
+    ) -> Tensor:
+        out, protos = (
+            site.forward_train(model, batch.x),
+            cast(Prototypes, inbox.extras[guide.GUIDE]),
+        )
         total = nn.functional.cross_entropy(out.logits, batch.y)
         if self.alpha:
-            total = total + self.alpha * contrast(out.z, batch.y, protos, self.tau)
+            total = total + self.alpha * prototype_contrastive(out.z, batch.y, protos, self.tau)
         if self.lam:
-            near = guide.copies(batch.y, protos, site.classes, self.pfa_scope, self.n_aug)
-            near = guide.noisy(near, self.eps, site, batch)
-            total = total + self.lam * guide.augmented(model, out.z, batch.y, near, protos)
+            near = guide.repeat_class_rows(
+                batch.y, protos, site.classes, self.pfa_scope, self.n_aug
+            )
+            near = guide.add_noise(near, self.eps, site, batch)
+            total = total + self.lam * guide.augmented_loss(model, out.z, batch.y, near, protos)
         return total
 
     def merge(
-        self, site: Site, server: exchange.Wrapping, replies: Mapping[ClientId, Message], step: Step
-    ) -> exchange.Wrapping:
-        if step.leg == 0:
-            return replace(server, box=dict(replies))
-        state, told = exchange.inside(server), exchange.second_thoughts(server.box, replies)
-        return exchange.around(self.base.merge(site, state, told, step._replace(leg=0)))
+        self,
+        site: Site,
+        server: exchange.WrappingServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> exchange.WrappingServer:
+        if step.exchange == 0:
+            return replace(server, pending_replies=dict(replies))
+        state, told = (
+            exchange.unwrap_state(server),
+            exchange.with_retrained_models(server.pending_replies, replies),
+        )
+        return exchange.wrap_state(self.base.merge(site, state, told, step._replace(exchange=0)))
 
     def predict(self, site: Site, inbox: Message, state: Any, x: Tensor) -> Tensor:
         return self.base.predict(site, inbox, state, x)
 
-    def opinions(self, site: Site, inbox: Message, state: Any, x: Tensor) -> dict[str, Tensor]:
-        return self.base.opinions(site, inbox, state, x)
+    def auxiliary_predictions(
+        self, site: Site, inbox: Message, state: Any, x: Tensor
+    ) -> dict[str, Tensor]:
+        return self.base.auxiliary_predictions(site, inbox, state, x)

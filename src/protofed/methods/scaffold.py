@@ -18,25 +18,25 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import About, Global, Method, Travels
+from protofed.core.method import Method, MethodInfo, Payload, ServerState
 from protofed.core.model import Model
-from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import drift
 from protofed.ops.drift import VARIATE, Weights
 
 
 @tree.node
-class Controlled(Global):
+class ScaffoldServer(ServerState):
     """Server state: the model x, and c, the mean of all clients' variates."""
 
     variate: Weights
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method[Controlled, Weights]):
+class SCAFFOLD(Method[ScaffoldServer, Weights]):
     """Every local gradient is corrected by how the client's mean gradient differs from all's."""
 
-    about: ClassVar[About] = About(
+    info: ClassVar[MethodInfo] = MethodInfo(
         label="SCAFFOLD",
         title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
         venue="ICML",
@@ -48,43 +48,49 @@ class SCAFFOLD(Method[Controlled, Weights]):
     global_lr: float = Field(default=1.0, ge=0, description="eta_g: the server's step")
 
     @property
-    def travels(self) -> Travels:
-        return Travels(up=("model", VARIATE), down=("model", VARIATE))
+    def payload(self) -> Payload:
+        return Payload(up=("model", VARIATE), down=("model", VARIATE))
 
-    def init_server(self, site: Site) -> Controlled:
-        model = site.fresh()
-        return Controlled(model, drift.zeros(model))
+    def init_server(self, site: Site) -> ScaffoldServer:
+        model = site.initial_model()
+        return ScaffoldServer(model, drift.zero_weights(model))
 
     def init_client(self, site: Site) -> Weights:
-        return drift.zeros(site.fresh())
+        return drift.zero_weights(site.initial_model())
 
     def send(
-        self, site: Site, server: Controlled, to: Sequence[ClientId], step: Step
+        self, site: Site, server: ScaffoldServer, to: Sequence[ClientId], step: RoundContext
     ) -> dict[ClientId, Message]:
         return dict.fromkeys(to, Message(server.model, extras={VARIATE: server.variate}))
 
     def loss(
-        self, site: Site, inbox: Message, state: Weights, model: Model, batch: Batch
+        self, site: Site, inbox: Message, state: Weights, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        correction = drift.plus(cast(Weights, inbox.extras[VARIATE]), state, -1)
+        correction = drift.add_weights(cast(Weights, inbox.extras[VARIATE]), state, -1)
         task = super().loss(site, inbox, state, model, batch)
-        return task + drift.inner(model.weights, correction)
+        return task + drift.inner_product(model.weights, correction)
 
     def train(
-        self, site: Site, inbox: Message, state: Weights, step: Step
+        self, site: Site, inbox: Message, state: Weights, step: RoundContext
     ) -> tuple[Message, Weights]:
         loss = partial(self.loss, site, inbox, state)
-        reply, steps = drift.descend(site, inbox.model, loss, step)
+        reply, steps = drift.local_fit(site, inbox.model, loss, step)
         shared = cast(Weights, inbox.extras[VARIATE])
-        new = drift.renewed(state, shared, inbox.model, reply.model, site.training, steps)
-        return replace(reply, extras={VARIATE: drift.plus(new, state, -1)}), new
+        new = drift.updated_variate(state, shared, inbox.model, reply.model, site.training, steps)
+        return replace(reply, extras={VARIATE: drift.add_weights(new, state, -1)}), new
 
     def merge(
-        self, site: Site, server: Controlled, replies: Mapping[ClientId, Message], step: Step
-    ) -> Controlled:
-        mean = drift.even_mean(replies)
+        self,
+        site: Site,
+        server: ScaffoldServer,
+        replies: Mapping[ClientId, Message],
+        step: RoundContext,
+    ) -> ScaffoldServer:
+        mean = drift.unweighted_mean(replies)
         weights = tree.map(
             lambda x, y: torch.lerp(x, y, self.global_lr), server.model.weights, mean.weights
         )
-        change = drift.mean_change(site, replies, sized=False)
-        return Controlled(Model(weights, mean.buffers), drift.plus(server.variate, change))
+        change = drift.mean_variate_change(site, replies, sized=False)
+        return ScaffoldServer(
+            Model(weights, mean.buffers), drift.add_weights(server.variate, change)
+        )

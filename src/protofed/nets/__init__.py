@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import ProtofedError, require_known_name
 from protofed.core.model import ImageShape, Net
-from protofed.core.rng import stream
+from protofed.core.rng import stream_seed
 from protofed.nets.cnn import lsa_cnn, seproto_cnn, seproto_cnn2
 from protofed.nets.moon import moon_cnn, moon_mlp, moon_resnet18
 from protofed.nets.resnet import residual_net
@@ -36,11 +36,11 @@ NETS: dict[str, Builder] = {
 SMALLEST_SIDE = {"lsa-cnn": 4, "moon-cnn": 16, "seproto-cnn": 8, "seproto-cnn2": 4}
 
 
-def build(
+def build_net(
     name: str, classes: int, image: ImageShape, seed: int, conv: Convolution = "direct"
 ) -> Net:
     """The named net with the initial weights of `seed`; torch's own generator does not move."""
-    builder = NETS[known_name("net", name, NETS)]
+    builder = NETS[require_known_name("net", name, NETS)]
     smallest = SMALLEST_SIDE.get(name, 1)
     if image.side < smallest:
         raise ProtofedError(
@@ -48,7 +48,7 @@ def build(
             f"{smallest}\nuse larger images or another net"
         )
     with torch.random.fork_rng():
-        torch.manual_seed(stream(seed, "net", name))
+        torch.manual_seed(stream_seed(seed, "net", name))
         net = builder(classes, image)
     if conv == "winograd" and not use_winograd(net):
         raise ProtofedError(

@@ -38,7 +38,7 @@ class ResNet(nn.Module):
         return x.mean((2, 3))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where shapes change."""
 
     def __init__(self, inward: int, outward: int, stride: int):
@@ -60,8 +60,8 @@ class Block(nn.Module):
 
 def _stage(blocks: int, inward: int, outward: int, stride: int) -> nn.Sequential:
     """Blocks of one width; only the first may change the shape."""
-    later = [Block(outward, outward, stride=1) for _ in range(blocks - 1)]
-    return nn.Sequential(Block(inward, outward, stride), *later)
+    later = [ResidualBlock(outward, outward, stride=1) for _ in range(blocks - 1)]
+    return nn.Sequential(ResidualBlock(inward, outward, stride), *later)
 
 
 def _conv3x3(inward: int, outward: int, stride: int = 1) -> nn.Conv2d:

@@ -60,7 +60,7 @@ class WinogradConv2d(nn.Module):
         self.weight = direct.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return convolve(x, self.weight)
+        return winograd_conv2d(x, self.weight)
 
 
 def use_winograd(net: nn.Module) -> int:
@@ -69,21 +69,21 @@ def use_winograd(net: nn.Module) -> int:
         (parent, name, part)
         for parent in net.modules()
         for name, part in parent.named_children()
-        if isinstance(part, nn.Conv2d) and fits(part)
+        if isinstance(part, nn.Conv2d) and fits_winograd(part)
     ]
     for parent, name, part in found:
         setattr(parent, name, WinogradConv2d(part))
     return len(found)
 
 
-def fits(conv: nn.Conv2d) -> bool:
+def fits_winograd(conv: nn.Conv2d) -> bool:
     """Whether a convolution is of the kind that `convolve` does, and wide enough to gain."""
     kind = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.bias)
     known = kind == ((3, 3), (1, 1), (1, 1), (1, 1), 1, None)
     return known and min(conv.in_channels, conv.out_channels) >= LEAST_CHANNELS
 
 
-def convolve(x: Tensor, weight: Tensor) -> Tensor:
+def winograd_conv2d(x: Tensor, weight: Tensor) -> Tensor:
     """[B, C, H, W] by [K, C, 3, 3] to [B, K, H, W]: ``F.conv2d`` with a padding of one."""
     return cast(Tensor, _Convolve.apply(x, weight))  # type: ignore[no-untyped-call]
 

@@ -14,7 +14,7 @@ Labels = NDArray[np.int64]
 DECIMALS = 12  # of a cosine: without, rounding and not the index would settle ties
 
 
-def finch(points: Tensor) -> list[Tensor]:
+def finch_clusters(points: Tensor) -> list[Tensor]:
     """Partitions of points [N, D] by cosine, fine to coarse; each [N] cluster numbers from 0.
 
     A point and its nearest neighbour (ties: the lowest index) share a cluster. Then the same on

@@ -10,19 +10,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protofed.core.model import ImageShape, Net, Out
-from protofed.core.site import Batch, Site, Step
-from protofed.ops.losses import Reduction, divergence
+from protofed.core.model import ImageShape, Net, NetOutput
+from protofed.core.site import RoundContext, Site, TrainingBatch
+from protofed.ops.losses import Reduction, logit_kl
 
 Posterior = Literal["gaussian", "unit", "moment"]
 Phase = Literal["basic", "split", "joint"]
-Work = tuple[Phase, Batch]
+Work = tuple[Phase, TrainingBatch]
 Schedule = Literal["sequential", "interleaved", "joint"]
 LEAST_VARIANCE = 1e-6
 LARGEST_MAP = 7  # side of the map that a decoder begins with
 
 
-class Split(NamedTuple):
+class SplitOutput(NamedTuple):
     """What a forward pass through all parts gives beyond z^s and its logits."""
 
     basic: Tensor  # [B, C] logits of the general feature
@@ -32,7 +32,7 @@ class Split(NamedTuple):
     bound: Tensor  # [B, D] KL of both posteriors to the standard normal
 
 
-class Disentangled(Net):
+class DisentangledNet(Net):
     """General encoder F -> semantic encoder F^s (the neck) -> head; beside it F^d and decoder G."""
 
     def __init__(self, net: Net, image: ImageShape, posterior: Posterior):
@@ -41,7 +41,7 @@ class Disentangled(Net):
         head = nn.Linear(width, net.classes)
         super().__init__(net.encoder, nn.Linear(width, outward), head, width)
         self.domain = nn.Linear(width, outward)
-        self.decoder = decoder(2 * width, image)
+        self.decoder = build_decoder(2 * width, image)
         self.posterior = posterior
 
     def forward(
@@ -50,7 +50,7 @@ class Disentangled(Net):
         view: str = "semantic",
         draw: torch.Generator | None = None,
         back: float = 1.0,
-    ) -> Out:
+    ) -> NetOutput:
         """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all parts.
 
         `back` is the part of the decoder's gradient that reaches the encoders.
@@ -59,19 +59,22 @@ class Disentangled(Net):
         if view == "split":
             return self._split(general, draw, back)
         z = general if view == "basic" else self.neck(general)[:, : self.width]  # the mean
-        return Out(z, self.head(z))
+        return NetOutput(z, self.head(z))
 
-    def _split(self, general: Tensor, draw: torch.Generator | None, back: float) -> Out:
+    def _split(self, general: Tensor, draw: torch.Generator | None, back: float) -> NetOutput:
         mine, theirs = (
-            posterior(self.posterior, part(general), draw) for part in (self.neck, self.domain)
+            feature_posterior(self.posterior, part(general), draw)
+            for part in (self.neck, self.domain)
         )
         both = torch.cat([mine.drawn, theirs.drawn], 1)
         rebuilt = self.decoder(back * both + (1 - back) * both.detach())
         basic, logits, domain = (self.head(z) for z in (general, mine.drawn, theirs.drawn))
-        return Out(mine.mean, logits, Split(basic, logits, domain, rebuilt, mine.kl + theirs.kl))
+        return NetOutput(
+            mine.mean, logits, SplitOutput(basic, logits, domain, rebuilt, mine.kl + theirs.kl)
+        )
 
 
-def phases(schedule: Schedule, site: Site, step: Step) -> Iterator[Work]:
+def phase_batches(schedule: Schedule, site: Site, step: RoundContext) -> Iterator[Work]:
     """A round's batches with the phase that each serves; basic and split get half of them each."""
     epochs = site.training.epochs
     if schedule == "joint":
@@ -80,12 +83,12 @@ def phases(schedule: Schedule, site: Site, step: Step) -> Iterator[Work]:
         for batch in site.batches(step, epochs=max(2, epochs)):
             yield ("split" if batch.number % 2 else "basic"), batch
     else:
-        first, rest = site.training.halves()
+        first, rest = site.training.split_epochs()
         yield from (("basic", batch) for batch in site.batches(step, "basic", first))
         yield from (("split", batch) for batch in site.batches(step, "split", rest))
 
 
-class Feature(NamedTuple):
+class FeaturePosterior(NamedTuple):
     """A feature with a distribution, [B, D] each; the first two agree where nothing is drawn."""
 
     mean: Tensor
@@ -93,29 +96,31 @@ class Feature(NamedTuple):
     kl: Tensor  # of the distribution to the standard normal
 
 
-def posterior(kind: Posterior, out: Tensor, draw: torch.Generator | None) -> Feature:
+def feature_posterior(
+    kind: Posterior, out: Tensor, draw: torch.Generator | None
+) -> FeaturePosterior:
     """A feature from what its encoder says.
 
     gaussian: `out` [B, 2 D] holds mean and log variance; unit: N(out, 1); moment: the normal with
     the batch's own mean and variance. The last two are deterministic.
     """
     if kind == "unit":
-        return Feature(out, out, out.square() / 2)
+        return FeaturePosterior(out, out, out.square() / 2)
     if kind == "moment":
         mean, variance = out.mean(0), out.var(0, unbiased=False).clamp(min=LEAST_VARIANCE)
-        return Feature(out, out, normal_bound(mean, variance.log()).expand_as(out))
+        return FeaturePosterior(out, out, standard_normal_kl(mean, variance.log()).expand_as(out))
     mean, log_variance = out.chunk(2, dim=1)
     noise = torch.randn(mean.shape, generator=draw).to(mean.device)
     drawn = mean + (log_variance / 2).exp() * noise
-    return Feature(mean, drawn, normal_bound(mean, log_variance))
+    return FeaturePosterior(mean, drawn, standard_normal_kl(mean, log_variance))
 
 
-def normal_bound(mean: Tensor, log_variance: Tensor) -> Tensor:
+def standard_normal_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     """KL(N(mean, variance) || N(0, 1)) by dimension."""
     return (mean.square() + log_variance.exp() - log_variance - 1) / 2
 
 
-def decoder(width: int, image: ImageShape) -> nn.Sequential:
+def build_decoder(width: int, image: ImageShape) -> nn.Sequential:
     """Features [B, width] -> images: a small map, doubled by transposed convolutions.
 
     The last layer is linear: the images to rebuild are normalised and go below 0.
@@ -135,18 +140,18 @@ def decoder(width: int, image: ImageShape) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def distillation(split: Split, printed: bool) -> Tensor:
+def distillation_loss(split: SplitOutput, printed: bool) -> Tensor:
     """L_KD: the semantic logits should follow the basic ones more than the domain's do.
 
     softplus(KL_semantic - KL_domain), batch mean; `printed` swaps them, as Eq. 11 does.
     """
-    semantic = divergence(split.basic, split.semantic)
-    domain = divergence(split.basic, split.domain)
+    semantic = logit_kl(split.basic, split.semantic)
+    domain = logit_kl(split.basic, split.domain)
     return F.softplus(domain - semantic if printed else semantic - domain).mean()
 
 
-def mutual_information(
-    split: Split, x: Tensor, reduction: Reduction, weight: float = 1.0
+def mutual_information_loss(
+    split: SplitOutput, x: Tensor, reduction: Reduction, weight: float = 1.0
 ) -> Tensor:
     """L_MI times a weight: what both features know beyond the prior, and fail to rebuild of x.
 

@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field, InstanceOf
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Extra, Message
-from protofed.core.method import AnyMethod, Global
+from protofed.core.method import AnyMethod, ServerState
 from protofed.core.model import Model
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import Training
-from protofed.ops.pairing import derangement
+from protofed.ops.pairing import random_derangement
 
 PhaseEpochs = Annotated[
     Literal["half", "full"],
@@ -23,45 +23,47 @@ PhaseEpochs = Annotated[
 ]
 
 
-def exchangeable(base: AnyMethod) -> AnyMethod:
+def check_exchangeable(base: AnyMethod) -> AnyMethod:
     """Refuse a base method whose models cannot go round."""
-    if base.legs != 1 or base.personal:
+    if base.exchanges != 1 or base.personal:
         raise ValueError("needs a method with one leg a round and one model for all clients")
     return base
 
 
 Base = Annotated[
     InstanceOf[AnyMethod],
-    AfterValidator(exchangeable),
+    AfterValidator(check_exchangeable),
     Field(description="the method that trains before the exchange"),
 ]
 
 
 @tree.node
-class Exchanging(Global):
+class ExchangeServer(ServerState):
     """Server state: the model, and between the legs the box of what the clients sent in."""
 
-    box: dict[ClientId, Message] = field(default_factory=dict)  # empty between rounds
+    pending_replies: dict[ClientId, Message] = field(default_factory=dict)  # empty between rounds
 
 
 @tree.node
-class Wrapping(Exchanging):
+class WrappingServer(ExchangeServer):
     """The same around a base method: beside model and box, what the base keeps at the server."""
 
-    base: Global = field(default_factory=lambda: Global(Model()))  # less its model: that is ours
+    base: ServerState = field(
+        default_factory=lambda: ServerState(Model())
+    )  # less its model: that is ours
 
 
-def around(base: Global) -> Wrapping:
+def wrap_state(base: ServerState) -> WrappingServer:
     """A base method's server state, with an empty box."""
-    return Wrapping(base.model, base=replace(base, model=Model()))
+    return WrappingServer(base.model, base=replace(base, model=Model()))
 
 
-def inside(server: Wrapping) -> Global:
+def unwrap_state(server: WrappingServer) -> ServerState:
     """The base method's server state."""
     return replace(server.base, model=server.model)
 
 
-def second_thoughts(
+def with_retrained_models(
     box: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
 ) -> dict[ClientId, Message]:
     """What each client sent before the exchange, but with the model that it trained after it."""
@@ -71,17 +73,17 @@ def second_thoughts(
     }
 
 
-def expected(
-    base: AnyMethod, site: Site, inbox: Message, step: Step, extras: Mapping[str, Extra]
+def exchange_reply_schema(
+    base: AnyMethod, site: Site, inbox: Message, step: RoundContext, extras: Mapping[str, Extra]
 ) -> Message:
     """A reply around a base method: before the exchange with `extras`, after it a model alone."""
-    if step.leg == 1:
+    if step.exchange == 1:
         return Message(inbox.model)
-    told = base.expects(site, inbox, step)
+    told = base.reply_schema(site, inbox, step)
     return replace(told, extras={**told.extras, **extras})
 
 
-def check_whole(site: Site, model: Model) -> None:
+def check_complete_model(site: Site, model: Model) -> None:
     """Refuse a model that lacks parts of the site's net: it could not be trained on elsewhere."""
     missing = dict(site.net.named_parameters()).keys() - model.weights.keys()
     if missing:
@@ -92,24 +94,24 @@ def check_whole(site: Site, model: Model) -> None:
         )
 
 
-def phase(site: Site, step: Step, epochs: PhaseEpochs) -> Site:
+def phase_site(site: Site, step: RoundContext, epochs: PhaseEpochs) -> Site:
     """The site with the epochs of this leg: half of a round's each, or all of them in both."""
     if epochs == "full":
         return site
-    now = site.training.halves()[step.leg]
+    now = site.training.split_epochs()[step.exchange]
     return replace(site, training=replace(site.training, epochs=now))
 
 
 def phase_total(training: Training, epochs: PhaseEpochs) -> int:
     """The epochs of both legs of a round."""
-    return 2 * training.epochs if epochs == "full" else sum(training.halves())
+    return 2 * training.epochs if epochs == "full" else sum(training.split_epochs())
 
 
-def passed_on(
+def exchange_models(
     site: Site,
     box: Mapping[ClientId, Message],
     to: Sequence[ClientId],
-    step: Step,
+    step: RoundContext,
     extras: Sequence[str] = (),
 ) -> dict[ClientId, Message]:
     """For each client another one's model, at random and each once; a client alone gets its own.
@@ -117,7 +119,7 @@ def passed_on(
     Of what was sent in, only the model and the named extras are passed on. `to` are clients with
     a parcel in the box, and `site` is the server's.
     """
-    partner = derangement(sorted(to), site.rng("exchange", step.round))
+    partner = random_derangement(sorted(to), site.rng("exchange", step.round))
     parcels = {client: box[partner[client]] for client in to}
     return {
         client: Message(parcel.model, extras={name: parcel.extras[name] for name in extras})

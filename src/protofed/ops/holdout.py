@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import torch
 
-from protofed.core.site import Dataset, Site, to_hold_out
+from protofed.core.site import ArrayDataset, Site, holdout_size
 
 
-def hold_out(site: Site, share: float) -> tuple[Site, Dataset]:
+def split_site(site: Site, share: float) -> tuple[Site, ArrayDataset]:
     """The site without a share of its training images, and those; the same ones every time.
 
     It takes one image at least, but never the last one left to train on.
     """
-    taken = to_hold_out(len(site.train), share)
+    taken = holdout_size(len(site.train), share)
     order = torch.randperm(len(site.train), generator=site.rng("hold out"))
     held, rest = order[:taken].sort().values, order[taken:].sort().values
-    return replace(site, train=site.train.rows(rest)), site.train.rows(held)
+    return replace(site, train=site.train.take(rest)), site.train.take(held)

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Unit(nn.Module):
+class UnitNorm(nn.Module):
     """Features [B, D] at length 1."""
 
     def forward(self, z: Tensor) -> Tensor:
         return F.normalize(z)
 
 
-def separation(anchors: Tensor, tau: float) -> Tensor:
+def anchor_separation(anchors: Tensor, tau: float) -> Tensor:
     """How much anchors [C, D] crowd: mean over each of log mean exp(a.a' / tau) over the others.
 
     Orthogonal anchors give 0; the least is -1 / ((C - 1) tau), a simplex.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from protofed.core.prototypes import Prototypes, class_means, stack
+from protofed.core.prototypes import Prototypes, class_means, stack_prototypes
 
 MOST_STEPS = 100
 SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `resampled`, as in FedCSPC's code
@@ -16,7 +16,7 @@ SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `resampled`, as in FedCSPC's code
 Draw = Callable[[int], torch.Generator]  # the random stream of a class
 
 
-def kmeans(points: Tensor, k: int, draw: torch.Generator) -> Tensor:
+def kmeans_labels(points: Tensor, k: int, draw: torch.Generator) -> Tensor:
     """Cluster numbers [N] of points [N, D] by Lloyd's steps from k of the points, drawn at random.
 
     Fewer than k points are one cluster. Ties go to the lower number, and a cluster that loses all
@@ -42,16 +42,16 @@ def _nearest(points: Tensor, centres: Tensor) -> Tensor:
     return distances.argmin(1)
 
 
-def clustered(features: Tensor, labels: Tensor, k: int, draw: Draw) -> Prototypes:
+def kmeans_prototypes(features: Tensor, labels: Tensor, k: int, draw: Draw) -> Prototypes:
     """The means of each class's k-means clusters, from features [N, D] and classes [N]."""
 
     def rows(mine: Tensor, label: int) -> Prototypes:
-        return class_means(mine, kmeans(mine, k, draw(label)))
+        return class_means(mine, kmeans_labels(mine, k, draw(label)))
 
     return _by_class(features, labels, rows)
 
 
-def resampled(features: Tensor, labels: Tensor, draw: Draw) -> Prototypes:
+def bootstrap_prototypes(features: Tensor, labels: Tensor, draw: Draw) -> Prototypes:
     """The means of five random subsets of each class, 80 % of it with repetition each.
 
     A class with fewer than five images has its mean alone.
@@ -75,4 +75,4 @@ def _by_class(
     for label in labels.unique().tolist():
         table = rows(features[labels == label], label)
         tables.append(replace(table, labels=torch.full_like(table.labels, label)))
-    return stack(tables)
+    return stack_prototypes(tables)

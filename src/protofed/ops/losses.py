@@ -15,12 +15,12 @@ from protofed.core.prototypes import Prototypes
 Reduction = Literal["mean", "sum"]  # over the dimensions of a feature
 
 
-def proximal(model: Model, anchor: Model) -> Tensor:
+def proximal_term(model: Model, anchor: Model) -> Tensor:
     """Half the squared distance of the weights to a fixed model's; buffers do not count."""
     return tree.squared_distance(model.weights, anchor.weights) / 2
 
 
-def contrast(z: Tensor, y: Tensor, protos: Prototypes, tau: float) -> Tensor:
+def prototype_contrastive(z: Tensor, y: Tensor, protos: Prototypes, tau: float) -> Tensor:
     """How much nearer (by cosine / tau) features [B, D] are to their own class's rows than to all.
 
     The mean over the batch of logsumexp(all rows) - logsumexp(own rows). An image whose class has
@@ -33,29 +33,29 @@ def contrast(z: Tensor, y: Tensor, protos: Prototypes, tau: float) -> Tensor:
     return (likeness[known].logsumexp(1) - ours).sum() / len(y)
 
 
-def pull(
+def prototype_mse(
     z: Tensor, y: Tensor, protos: Prototypes, classes: int, reduction: Reduction = "mean"
 ) -> Tensor:
     """The squared distance of features [B, D] to the mean of their class's rows, batch mean.
 
     An image whose class has no row adds nothing but still counts in the mean.
     """
-    centres, present = protos.dense(classes)
+    centres, present = protos.class_matrix(classes)
     squares = (z - centres[y].detach()).square() * present[y][:, None]
     return squares.sum() / (len(y) * (z.shape[1] if reduction == "mean" else 1))
 
 
-def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+def logit_kl(teacher: Tensor, student: Tensor) -> Tensor:
     """KL(teacher || student) of each row, from logits [B, C] each; the teacher is a constant."""
     soft = teacher.detach().log_softmax(1)
     return F.kl_div(student.log_softmax(1), soft, reduction="none", log_target=True).sum(1)
 
 
-def balanced_pull(
+def balanced_prototype_mse(
     z: Tensor, y: Tensor, protos: Prototypes, classes: int, reduction: Reduction = "mean"
 ) -> Tensor:
     """As `pull`, but every class that is in the batch and has a row counts the same."""
-    centres, present = protos.dense(classes)
+    centres, present = protos.class_matrix(classes)
     squares = (z - centres[y].detach()).square()
     distances = squares.mean(1) if reduction == "mean" else squares.sum(1)
     known = present[y]

@@ -9,7 +9,9 @@ import torch
 from protofed.core.site import ClientId
 
 
-def derangement(clients: Sequence[ClientId], draw: torch.Generator) -> dict[ClientId, ClientId]:
+def random_derangement(
+    clients: Sequence[ClientId], draw: torch.Generator
+) -> dict[ClientId, ClientId]:
     """A random partner for each client, every one once and nobody itself; alone, itself.
 
     Clients stand in a random circle and each gets its neighbour's parcel.

@@ -12,23 +12,23 @@ from torch import Tensor
 from protofed.core import tree
 from protofed.core.errors import ProtofedError
 from protofed.core.message import Message
-from protofed.core.method import Global
-from protofed.core.model import Model, Out
-from protofed.core.prototypes import Prototypes, class_means, stack
-from protofed.core.site import Batch, ClientId, Site, Step
+from protofed.core.method import ServerState
+from protofed.core.model import Model, NetOutput
+from protofed.core.prototypes import Prototypes, class_means, stack_prototypes
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 
 Collect = Literal["post", "online"]
 C = TypeVar("C")
 
 
 @tree.node
-class Prototyped(Global):
+class PrototypeServer(ServerState):
     """Server state of methods that share prototypes beside the model."""
 
     protos: Prototypes | None = None  # none before the first round
 
 
-def received(replies: Mapping[ClientId, Message]) -> Prototypes:
+def stack_client_prototypes(replies: Mapping[ClientId, Message]) -> Prototypes:
     """All rows that the clients sent, in the order of client ids."""
     tables = {client: r.protos for client, r in replies.items() if r.protos is not None}
     widths = {client: table.vectors.shape[1] for client, table in tables.items()}
@@ -38,15 +38,15 @@ def received(replies: Mapping[ClientId, Message]) -> Prototypes:
             f"prototypes of different widths cannot be merged ({found})\n"
             f"give every client a net whose features have the same width"
         )
-    return stack(tables.values())
+    return stack_prototypes(tables.values())
 
 
-def with_prototypes(
+def train_with_prototypes(
     collect: Collect, site: Site, train: Callable[[Site], tuple[Message, C]]
 ) -> tuple[Message, C]:
     """Train, and put the client's class means into the reply."""
     if collect == "online":
-        watched = watching(site)
+        watched = recording_site(site)
         reply, state = train(watched)
         return replace(reply, protos=watched.prototypes()), state
     reply, state = train(site)
@@ -55,22 +55,22 @@ def with_prototypes(
 
 def local_prototypes(site: Site, model: Model) -> Prototypes:
     """The class means of a client's features, by a look at all its images without augmentation."""
-    return class_means(features(site, model), site.train.labels)
+    return class_means(site_features(site, model), site.train.labels)
 
 
-def features(site: Site, model: Model) -> Tensor:
+def site_features(site: Site, model: Model) -> Tensor:
     """The features [N, D] of all a client's images, in their order and without augmentation."""
-    return outputs(site, model).z
+    return site_outputs(site, model).z
 
 
-def outputs(site: Site, model: Model) -> Out:
+def site_outputs(site: Site, model: Model) -> NetOutput:
     """Features [N, D] and class scores [N, C] of all a client's images, likewise."""
-    outs = [site.look(model, x) for x, _ in site.scan(site.train)]
-    return Out(torch.cat([out.z for out in outs]), torch.cat([out.logits for out in outs]))
+    outs = [site.forward_eval(model, x) for x, _ in site.eval_batches(site.train)]
+    return NetOutput(torch.cat([out.z for out in outs]), torch.cat([out.logits for out in outs]))
 
 
 @dataclass(frozen=True)
-class Watching(Site):
+class RecordingSite(Site):
     """A site that remembers the features it computed in the last epoch, as they were trained on.
 
     The code of FedProto and FPL averages these for its prototypes: training mode, augmented
@@ -80,14 +80,16 @@ class Watching(Site):
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # features, classes
     now: list[Tensor] = field(default_factory=list)  # classes of a last epoch's batch
 
-    def batches(self, step: Step, phase: str = "", epochs: int | None = None) -> Iterator[Batch]:
+    def batches(
+        self, step: RoundContext, phase: str = "", epochs: int | None = None
+    ) -> Iterator[TrainingBatch]:
         last = (self.training.epochs if epochs is None else epochs) - 1
         for batch in super().batches(step, phase, epochs):
             self.now[:] = [batch.y] if batch.epoch == last else []
             yield batch
 
-    def run(self, model: Model, x: Tensor, *more: object) -> Out:
-        out = super().run(model, x, *more)
+    def run(self, model: Model, x: Tensor, *more: object) -> NetOutput:
+        out = super().forward_train(model, x, *more)
         self.seen.extend((out.z.detach(), labels) for labels in self.now)
         return out
 
@@ -97,13 +99,15 @@ class Watching(Site):
         return class_means(z, labels)
 
 
-def nearest(site: Site, model: Model, protos: Prototypes | None, x: Tensor) -> dict[str, Tensor]:
+def nearest_prototype_scores(
+    site: Site, model: Model, protos: Prototypes | None, x: Tensor
+) -> dict[str, Tensor]:
     """The opinion of the nearest prototype on images x, once there are prototypes."""
     if protos is None:
         return {}
-    return {"nearest prototype": protos.nearest(site.look(model, x).z, site.classes)}
+    return {"nearest prototype": protos.nearest_scores(site.forward_eval(model, x).z, site.classes)}
 
 
-def watching(site: Site) -> Watching:
+def recording_site(site: Site) -> RecordingSite:
     """The same site, remembering."""
-    return Watching(**{f.name: getattr(site, f.name) for f in fields(site)})
+    return RecordingSite(**{f.name: getattr(site, f.name) for f in fields(site)})

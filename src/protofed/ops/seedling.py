@@ -10,13 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protofed.core.fit import fit
+from protofed.core.fit import fit_model
 from protofed.core.training import SGD
 
 B = TypeVar("B")
 
 
-def seedling(classes: int, width: int, features: int, draw: torch.Generator) -> dict[str, Tensor]:
+def init_generator(
+    classes: int, width: int, features: int, draw: torch.Generator
+) -> dict[str, Tensor]:
     """What vectors of classes grow from: normal seeds [C, width] and a perceptron to `features`."""
     bound = 1 / math.sqrt(width)  # as torch initialises linear layers
 
@@ -32,13 +34,13 @@ def seedling(classes: int, width: int, features: int, draw: torch.Generator) -> 
     }
 
 
-def grown(seedling: dict[str, Tensor]) -> Tensor:
+def generate_vectors(seedling: dict[str, Tensor]) -> Tensor:
     """The vectors [C, features] of a seedling, of any length."""
     hidden = F.linear(seedling["seed"], seedling["hidden.weight"], seedling["hidden.bias"])
     return F.linear(hidden.relu(), seedling["out.weight"], seedling["out.bias"])
 
 
-def tended(
+def train_generator(
     seedling: dict[str, Tensor],
     batches: Iterable[B],
     loss: Callable[[dict[str, Tensor], B], Tensor],
@@ -46,4 +48,4 @@ def tended(
     momentum: float = 0.0,
 ) -> dict[str, Tensor]:
     """The seedling after a step down the loss for each batch, without weight decay."""
-    return fit(seedling, batches, loss, SGD(lr=lr, momentum=momentum, weight_decay=0)).thing
+    return fit_model(seedling, batches, loss, SGD(lr=lr, momentum=momentum, weight_decay=0)).trained

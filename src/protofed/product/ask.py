@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError
-from protofed.data.decode import Decoded, shown
-from protofed.data.layout import LooseFile, walk
-from protofed.data.pool import decoded
-from protofed.product.source import Product
+from protofed.data.decode import DecodedImage, format_skipped_files
+from protofed.data.layout import StrayFile, walk_files
+from protofed.data.pool import decode_in_parallel
+from protofed.product.source import TrainedProduct
 
 BATCH = 64
 
 
-class Nearest(NamedTuple):
+class NearestPrototype(NamedTuple):
     """What the prototypes say: the class of the nearest one, and how far it lies."""
 
     label: str
     distance: float
 
 
-class Answer(NamedTuple):
+class ImagePrediction(NamedTuple):
     """What is said of one file."""
 
     file: str
@@ -36,9 +36,9 @@ class Answer(NamedTuple):
     confidence: float = 0.0
     runner_up: str = ""
     runner_up_confidence: float = 0.0
-    nearest: Nearest | None = None
+    nearest: NearestPrototype | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         if self.fault:
             return {"file": self.file, "fault": self.fault}
@@ -48,29 +48,37 @@ class Answer(NamedTuple):
         return told | ({"nearest_prototype": nearest._asdict()} if nearest else {})
 
 
-Look = Callable[[Answer, Tensor], None]  # called with each image [side, side, 3] that was read
+Look = Callable[
+    [ImagePrediction, Tensor], None
+]  # called with each image [side, side, 3] that was read
 
 
-def found(paths: Sequence[Path]) -> list[LooseFile]:
+def find_images(paths: Sequence[Path]) -> list[StrayFile]:
     """The files that are meant: those named, and all below the folders named."""
-    files: list[LooseFile] = []
+    files: list[StrayFile] = []
     for path in paths:
-        files += walk(path) if path.is_dir() else [LooseFile(str(path))]
+        files += walk_files(path) if path.is_dir() else [StrayFile(str(path))]
     if not files:
-        raise ProtofedError(f"no files in {', '.join(shown(path) for path in paths)}")
+        raise ProtofedError(
+            f"no files in {', '.join(format_skipped_files(path) for path in paths)}"
+        )
     return files
 
 
-def ask(product: Product, files: Sequence[LooseFile], look: Look | None = None) -> Iterator[Answer]:
+def predict_images(
+    product: TrainedProduct, files: Sequence[StrayFile], look: Look | None = None
+) -> Iterator[ImagePrediction]:
     """An answer for each file, in order."""
-    results = zip(files, decoded(files, product.facts.side, "reading images"), strict=True)
+    results = zip(
+        files, decode_in_parallel(files, product.facts.side, "reading images"), strict=True
+    )
     while batch := list(islice(results, BATCH)):
-        good = [image for _, image in batch if isinstance(image, Decoded)]
+        good = [image for _, image in batch if isinstance(image, DecodedImage)]
         answers = iter(_answers(product, good))
         for file, image in batch:
-            name = shown(file.path)
+            name = format_skipped_files(file.path)
             if isinstance(image, str):
-                yield Answer(name, image)
+                yield ImagePrediction(name, image)
                 continue
             answer = next(answers)._replace(file=name)
             if look:
@@ -78,7 +86,7 @@ def ask(product: Product, files: Sequence[LooseFile], look: Look | None = None) 
             yield answer
 
 
-def _answers(product: Product, images: Sequence[Decoded]) -> list[Answer]:
+def _answers(product: TrainedProduct, images: Sequence[DecodedImage]) -> list[ImagePrediction]:
     """What the model says of readable images, without their names."""
     if not images:
         return []
@@ -96,7 +104,7 @@ def _answers(product: Product, images: Sequence[Decoded]) -> list[Answer]:
         second = classes[more[0]] if more else ""
         values = chances[row, :2].tolist()
         made.append(
-            Answer(
+            ImagePrediction(
                 "",
                 label=classes[first],
                 confidence=values[0],
@@ -108,6 +116,6 @@ def _answers(product: Product, images: Sequence[Decoded]) -> list[Answer]:
     return made
 
 
-def _nearest(scores: Tensor, classes: Sequence[str]) -> Nearest:
+def _nearest(scores: Tensor, classes: Sequence[str]) -> NearestPrototype:
     best, place = scores.max(0)
-    return Nearest(classes[int(place)], (-best).clamp(min=0).sqrt().item())
+    return NearestPrototype(classes[int(place)], (-best).clamp(min=0).sqrt().item())

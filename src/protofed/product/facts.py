@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.jsonfile import parse_json
 from protofed.experiment.spec import Experiment
 
@@ -22,7 +22,7 @@ Shift = Annotated[float, Field(allow_inf_nan=False)]
 Scale = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
 
 
-class Facts(BaseModel):
+class ModelMetadata(BaseModel):
     """Texts under these names lie in the file's own place for metadata, each as JSON."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -59,24 +59,24 @@ class Facts(BaseModel):
         return {name: json.dumps(value) for name, value in self.model_dump(mode="json").items()}
 
     @classmethod
-    def read(cls, texts: Mapping[str, str], file: object) -> Facts:
+    def read(cls, texts: Mapping[str, str], file: object) -> ModelMetadata:
         """The facts in a file's metadata; a stranger's file is refused."""
         if "protofed" not in texts:
             raise ProtofedError(
                 f"{file} was not written by `protofed export`: its metadata does not name classes"
             )
-        given = {n: parse_json(t, f"{file}: its {printable(n, 60)}") for n, t in texts.items()}
+        given = {n: parse_json(t, f"{file}: its {printable_text(n, 60)}") for n, t in texts.items()}
         try:
             return cls.model_validate(given)
         except ValidationError as fault:
             first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
-            told = printable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+            told = printable_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
             raise ProtofedError(f"{file}: its metadata is damaged: {told}") from fault
 
 
 def portable_spec(experiment: Experiment) -> dict[str, Any]:
     """The spec without the path of a folder of images, which is nobody else's business."""
-    spec = experiment.plain()
+    spec = experiment.to_dict()
     if spec["data"]["name"] != experiment.data.label:
         spec["data"]["name"] = f"./{experiment.data.label}"
     return spec

@@ -9,33 +9,37 @@ from typing import NamedTuple
 
 import torch
 
-from protofed.core.disk import write_whole
-from protofed.core.errors import ProtofedError, printable
-from protofed.core.memory import is_shortage
+from protofed.core.disk import atomic_write
+from protofed.core.errors import ProtofedError, printable_text
+from protofed.core.memory import is_out_of_memory
 from protofed.product import onnx_file, safetensors_file, torchscript_file
-from protofed.product.facts import Facts
-from protofed.product.portable import Portable
-from protofed.product.source import Product, Taken
+from protofed.product.facts import ModelMetadata
+from protofed.product.portable import InferenceModule
+from protofed.product.source import LoadedModel, TrainedProduct
 
 TOLERANCE = 1e-3  # of the largest score: other kernels sum in another order, and no more
 
 
-class Format(NamedTuple):
+class ExportFormat(NamedTuple):
     """A kind of file."""
 
     ending: str
-    content: Callable[[Portable, Facts], bytes]
-    read: Callable[[Path], Product]
+    content: Callable[[InferenceModule, ModelMetadata], bytes]
+    read: Callable[[Path], TrainedProduct]
 
 
 FORMATS = {
-    "onnx": Format(".onnx", onnx_file.content, onnx_file.read),
-    "safetensors": Format(".safetensors", safetensors_file.content, safetensors_file.read),
-    "torchscript": Format(".pt", torchscript_file.content, torchscript_file.read),
+    "onnx": ExportFormat(".onnx", onnx_file.onnx_bytes, onnx_file.read_onnx),
+    "safetensors": ExportFormat(
+        ".safetensors", safetensors_file.safetensors_bytes, safetensors_file.read_safetensors
+    ),
+    "torchscript": ExportFormat(
+        ".pt", torchscript_file.torchscript_bytes, torchscript_file.read_torchscript
+    ),
 }
 
 
-class Difference(NamedTuple):
+class OutputDifference(NamedTuple):
     """How far a file's answers lie from the run's, at most, on so many images."""
 
     scores: float
@@ -43,19 +47,19 @@ class Difference(NamedTuple):
     images: int
 
 
-def write(taken: Taken, kind: Format, out: Path) -> Difference:
+def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDifference:
     """Write a file, read it anew and compare; it comes to its place only if it answers alike."""
     beside = out.with_name(f".{os.getpid()}-{out.name}")  # the ending stays: it tells the kind
     try:
-        write_whole(beside, kind.content(taken.portable, taken.product.facts))
-        found = compared(kind.read(beside), taken)
+        atomic_write(beside, kind.content(taken.portable, taken.product.facts))
+        found = compare_outputs(kind.read(beside), taken)
         beside.replace(out)
     finally:
         beside.unlink(missing_ok=True)
     return found
 
 
-def compared(product: Product, taken: Taken) -> Difference:
+def compare_outputs(product: TrainedProduct, taken: LoadedModel) -> OutputDifference:
     """The largest differences to the run's own answers; too large ones are refused."""
     cut = (taken.images[:1], taken.images[1:])  # two sizes of batches: both must do
     answers = [product.answer(images) for images in cut if len(images)]
@@ -70,25 +74,25 @@ def compared(product: Product, taken: Taken) -> Difference:
             f"the run's by up to {scores:.2g}, and by up to {most:.2g} would be rounding\n"
             "the file was removed; another --to may do"
         )
-    return Difference(scores, probabilities, len(taken.images))
+    return OutputDifference(scores, probabilities, len(taken.images))
 
 
-def _try_out(product: Product, path: Path) -> None:
+def _try_out(product: TrainedProduct, path: Path) -> None:
     """Ask about one black image, so that a file which does not fit its own metadata is told."""
     side, classes = product.facts.side, len(product.facts.classes)
     try:
         said = product.answer(torch.zeros(1, side, side, 3, dtype=torch.uint8))
         fits = {tuple(one.shape) for one in said if one is not None} == {(1, classes)}
     except Exception as fault:  # each runtime has its own classes
-        if is_shortage(fault):
+        if is_out_of_memory(fault):
             raise
-        told = printable(str(fault).split("\n")[0], 200)
+        told = printable_text(str(fault).split("\n")[0], 200)
         raise ProtofedError(f"{path}: it cannot answer as its metadata says: {told}") from fault
     if not fits:
         raise ProtofedError(f"{path}: it does not tell {classes} classes apart, as it says")
 
 
-def read(path: Path) -> Product:
+def read_export(path: Path) -> TrainedProduct:
     """The model in a file, by its ending."""
     for kind in FORMATS.values():
         if path.name.lower().endswith(kind.ending):

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError
-from protofed.product.facts import Facts
-from protofed.product.portable import Answers, Portable
-from protofed.product.source import Product
+from protofed.product.facts import ModelMetadata
+from protofed.product.portable import InferenceModule, ModelOutputs
+from protofed.product.source import TrainedProduct
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -25,7 +25,7 @@ WRITES, READS = ("onnx", "onnxscript"), ("onnxruntime",)
 COMMAND = "pip install 'protofed[export]'"
 
 
-def content(portable: Portable, facts: Facts) -> bytes:
+def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
     """The file's bytes: a graph with any number of images, and the facts as metadata."""
     _need("writing ONNX", *WRITES, *READS)
     import onnx
@@ -55,7 +55,7 @@ def content(portable: Portable, facts: Facts) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def read(path: Path) -> Product:
+def read_onnx(path: Path) -> TrainedProduct:
     """The model in an ONNX file, run by onnxruntime on the processor."""
     _need("reading ONNX", *READS)
     import onnxruntime
@@ -69,13 +69,13 @@ def read(path: Path) -> Product:
     except Exception as fault:  # its own classes for each kind of damage, with no common base
         first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
         raise ProtofedError(f"{path} cannot be read as ONNX: {first}") from fault
-    facts = Facts.read(session.get_modelmeta().custom_metadata_map, path)
+    facts = ModelMetadata.read(session.get_modelmeta().custom_metadata_map, path)
 
-    def answer(images: Tensor) -> Answers:
+    def answer(images: Tensor) -> ModelOutputs:
         outputs = session.run(["logits", "probabilities"], {"images": images.numpy()})
-        return Answers(*map(torch.from_numpy, outputs))
+        return ModelOutputs(*map(torch.from_numpy, outputs))
 
-    return Product(facts, answer)
+    return TrainedProduct(facts, answer)
 
 
 def _need(what: str, *names: str) -> None:

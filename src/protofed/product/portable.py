@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.model import Model, Out
+from protofed.core.model import Model, NetOutput
 from protofed.core.prototypes import Prototypes
-from protofed.core.site import Pixels, Site
+from protofed.core.site import PixelTransform, Site
 
 
-class Answers(NamedTuple):
+class ModelOutputs(NamedTuple):
     """What a model says of images."""
 
     logits: Tensor  # [N, C]
@@ -30,22 +30,22 @@ Drawn = dict[str, Tensor]  # what a method drew to predict, by the meaning of th
 
 
 @dataclass(frozen=True)
-class Listening(Site):
+class ListeningSite(Site):
     """A site that remembers which model a method predicts with, and what it draws for that."""
 
     heard: list[Model] = field(default_factory=list)
     drawn: Drawn = field(default_factory=dict)
 
-    def look(self, model: Model, x: Tensor, *more: object) -> Out:
+    def look(self, model: Model, x: Tensor, *more: object) -> NetOutput:
         self.heard.append(model)
-        return super().look(model, x, *more)
+        return super().forward_eval(model, x, *more)
 
     def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
-        return self.drawn.setdefault(_meaning(key), super().normal(shape, *key))
+        return self.drawn.setdefault(_meaning(key), super().randn(shape, *key))
 
 
 @dataclass(frozen=True)
-class Settled(Site):
+class FrozenSite(Site):
     """A site whose net holds its weights already, and whose draws are drawn.
 
     It looks with that net, whatever model it is told, so that a graph has no other weights.
@@ -53,8 +53,8 @@ class Settled(Site):
 
     drawn: Drawn = field(default_factory=dict)
 
-    def look(self, model: Model, x: Tensor, *more: object) -> Out:
-        out: Out = self.net(x, *more)
+    def look(self, model: Model, x: Tensor, *more: object) -> NetOutput:
+        out: NetOutput = self.net(x, *more)
         return out
 
     def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
@@ -65,55 +65,57 @@ def _meaning(key: tuple[int | str, ...]) -> str:
     return " ".join(map(str, key))
 
 
-class Portable(nn.Module):
+class InferenceModule(nn.Module):
     """Images [N, side, side, 3] uint8 to logits [N, C] and probabilities [N, C]."""
 
-    def __init__(self, method: AnyMethod, site: Settled, protos: Prototypes | None):
+    def __init__(self, method: AnyMethod, site: FrozenSite, protos: Prototypes | None):
         super().__init__()
         self.net = site.net
         self.method, self.site, self.protos = method, site, protos
         self.eval()
 
     @property
-    def pixels(self) -> Pixels:
+    def pixels(self) -> PixelTransform:
         """How stored images become the net's input."""
         return self.site.pixels
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The whole way, as a graph that knows no protofed."""
-        x = self.pixels.test(images)
+        x = self.pixels.normalize(images)
         logits = self.method.predict(self.site, Message(), Model(), x)
         return logits, logits.softmax(1)
 
     @torch.no_grad()
-    def answer(self, images: Tensor) -> Answers:
+    def answer(self, images: Tensor) -> ModelOutputs:
         """Scores, and the distances to prototypes where the method has some."""
         logits, chances = self(images)
         if self.protos is None:
-            return Answers(logits, chances)
-        z = self.net(self.pixels.test(images)).z
-        return Answers(logits, chances, self.protos.nearest(z, self.net.classes))
+            return ModelOutputs(logits, chances)
+        z = self.net(self.pixels.normalize(images)).z
+        return ModelOutputs(logits, chances, self.protos.nearest_scores(z, self.net.classes))
 
 
-def taken(method: AnyMethod, site: Site, inbox: Message, state: object, images: Tensor) -> Portable:
+def record_inputs(
+    method: AnyMethod, site: Site, inbox: Message, state: object, images: Tensor
+) -> InferenceModule:
     """The model that a method predicts with at a site, caught while it does so."""
-    listening = Listening(**_fields(site))
-    method.predict(listening, inbox, state, site.pixels.test(images))
+    listening = ListeningSite(**_fields(site))
+    method.predict(listening, inbox, state, site.pixels.normalize(images))
     if len(listening.heard) != 1:
         raise ProtofedError(
-            f"{method.about.label} asks {len(listening.heard)} models to predict; only the "
+            f"{method.info.label} asks {len(listening.heard)} models to predict; only the "
             "model of a method that asks one can be taken along"
         )
-    return settled(method, site, listening.heard[0], listening.drawn, inbox.protos)
+    return freeze_site(method, site, listening.heard[0], listening.drawn, inbox.protos)
 
 
-def settled(
+def freeze_site(
     method: AnyMethod,
     site: Site,
     model: Model,
     drawn: Drawn,
     protos: Prototypes | None,
-) -> Portable:
+) -> InferenceModule:
     """A copy of a site's net with the weights put in, as a module."""
     net = copy.deepcopy(site.net)
     net.load_state_dict({**model.weights, **model.buffers}, strict=True)
@@ -121,7 +123,7 @@ def settled(
     _check_finite(
         {**net.state_dict(), **drawn, **({"prototypes": protos.vectors} if protos else {})}
     )
-    return Portable(method, Settled(**{**_fields(site), "net": net}, drawn=drawn), protos)
+    return InferenceModule(method, FrozenSite(**{**_fields(site), "net": net}, drawn=drawn), protos)
 
 
 def _check_finite(numbers: Mapping[str, Tensor]) -> None:
@@ -129,7 +131,7 @@ def _check_finite(numbers: Mapping[str, Tensor]) -> None:
     for name, one in numbers.items():
         if not one.isfinite().all():
             raise ProtofedError(
-                f"the model is of no use: {printable(name, 60)} holds NaN or infinity\n"
+                f"the model is of no use: {printable_text(name, 60)} holds NaN or infinity\n"
                 f"its file was damaged, or its training diverged: export or train it anew"
             )
 

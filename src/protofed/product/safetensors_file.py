@@ -8,22 +8,22 @@ import safetensors
 from safetensors.torch import save
 from torch import Tensor
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import SERVER, Site
-from protofed.data.transforms import Augment
+from protofed.data.transforms import ImageTransform
 from protofed.experiment.federation import NOTHING, build_nets
-from protofed.experiment.parse import restored
-from protofed.product.facts import Facts
-from protofed.product.portable import Portable, settled
-from protofed.product.source import Product
+from protofed.experiment.parse import spec_from_dict
+from protofed.product.facts import ModelMetadata
+from protofed.product.portable import InferenceModule, freeze_site
+from protofed.product.source import TrainedProduct
 
 PROTOTYPES, DRAWN = "prototypes.", "drawn."  # before names that are no weights
 TABLE = ("vectors", "labels", "counts")
 
 
-def content(portable: Portable, facts: Facts) -> bytes:
+def safetensors_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
     """The file's bytes: weights and buffers as the net names them, then prototypes."""
     tensors = dict(portable.net.state_dict())
     if portable.protos is not None:
@@ -32,11 +32,11 @@ def content(portable: Portable, facts: Facts) -> bytes:
     return save({name: one.contiguous().clone() for name, one in tensors.items()}, facts.texts())
 
 
-def read(path: Path) -> Product:
+def read_safetensors(path: Path) -> TrainedProduct:
     """The model in a safetensors file."""
     try:
         with safetensors.safe_open(path, "pt") as file:
-            facts = Facts.read(file.metadata() or {}, path)
+            facts = ModelMetadata.read(file.metadata() or {}, path)
             names = file.keys()
             tensors = {name: file.get_tensor(name) for name in names}
     except (safetensors.SafetensorError, OSError) as fault:
@@ -44,13 +44,13 @@ def read(path: Path) -> Product:
     try:
         portable = _rebuilt(facts, tensors, path)
     except (RuntimeError, LookupError, TypeError, ValueError) as fault:  # what does not fit the net
-        first = printable(str(fault).split("\n")[0], 200)
+        first = printable_text(str(fault).split("\n")[0], 200)
         raise ProtofedError(f"{path}: its weights do not fit its spec: {first}") from fault
-    return Product(facts, portable.answer, portable)
+    return TrainedProduct(facts, portable.answer, portable)
 
 
-def _rebuilt(facts: Facts, tensors: dict[str, Tensor], path: Path) -> Portable:
-    experiment = restored(facts.spec, f"{path}: the spec inside")
+def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> InferenceModule:
+    experiment = spec_from_dict(facts.spec, f"{path}: the spec inside")
     seen = experiment.data.side, experiment.data.channels
     if seen != (facts.side, facts.channels):
         raise ValueError(f"images of side {facts.side} with {facts.channels} channels")
@@ -61,7 +61,7 @@ def _rebuilt(facts: Facts, tensors: dict[str, Tensor], path: Path) -> Portable:
         domain=facts.domain,
         classes=len(facts.classes),
         net=net,
-        pixels=Augment(mean=facts.mean, std=facts.std, channels=facts.channels),
+        pixels=ImageTransform(mean=facts.mean, std=facts.std, channels=facts.channels),
         train=NOTHING,
         training=experiment.training,
         seed=experiment.seed,
@@ -70,7 +70,7 @@ def _rebuilt(facts: Facts, tensors: dict[str, Tensor], path: Path) -> Portable:
     others = (PROTOTYPES, DRAWN)
     weights = {name: one for name, one in tensors.items() if not name.startswith(others)}
     drawn = {n.removeprefix(DRAWN): one for n, one in tensors.items() if n.startswith(DRAWN)}
-    return settled(experiment.method, site, Model(weights), drawn, _protos(tensors))
+    return freeze_site(experiment.method, site, Model(weights), drawn, _protos(tensors))
 
 
 def _protos(tensors: dict[str, Tensor]) -> Prototypes | None:

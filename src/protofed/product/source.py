@@ -12,56 +12,56 @@ from torch import Tensor
 from protofed.core.errors import ProtofedError
 from protofed.core.rng import rng
 from protofed.core.site import ClientId
-from protofed.data.transforms import Augment
-from protofed.experiment.environment import environment
-from protofed.experiment.opened import Opened, open_model
+from protofed.data.transforms import ImageTransform
+from protofed.experiment.environment import describe_environment
+from protofed.experiment.opened import TrainedRun, open_trained_model
 from protofed.experiment.result import read_evaluations, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.submitted import is_remote
-from protofed.product.facts import Facts, portable_spec
-from protofed.product.portable import Answers, Portable, taken
+from protofed.product.facts import ModelMetadata, portable_spec
+from protofed.product.portable import InferenceModule, ModelOutputs, record_inputs
 
 CHECKED = 64  # images that a written file is checked on, from all domains alike
 DRAWN = "images of noise (the real ones are at the sites)"
 
 
-class Product(NamedTuple):
+class TrainedProduct(NamedTuple):
     """A model that can be asked, wherever it lies."""
 
-    facts: Facts
-    answer: Callable[[Tensor], Answers]  # images [N, side, side, 3] uint8
-    portable: Portable | None = None  # where it can be looked into, for heat maps
+    facts: ModelMetadata
+    answer: Callable[[Tensor], ModelOutputs]  # images [N, side, side, 3] uint8
+    portable: InferenceModule | None = None  # where it can be looked into, for heat maps
 
 
-class Taken(NamedTuple):
+class LoadedModel(NamedTuple):
     """A model of a run, and images with what the run itself says of them."""
 
-    product: Product
-    portable: Portable
+    product: TrainedProduct
+    portable: InferenceModule
     images: Tensor  # [N, side, side, 3] uint8
     logits: Tensor  # [N, C]
     kind: str = "test images"  # what these images are
 
 
-def take(folder: Path, client: ClientId | None = None) -> Taken:
+def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedModel:
     """The newest model of a run; of personal methods, a client's own."""
-    opened = open_model(folder)
+    opened = open_trained_model(folder)
     away = is_remote(opened.experiment)
     _check_client(opened, client, away)
     images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
     site, state = opened.speaker(client)
     inbox = opened.method.publish(opened.server)
-    portable = taken(opened.method, site, inbox, state, images[:1])
+    portable = record_inputs(opened.method, site, inbox, state, images[:1])
     with torch.no_grad():
-        logits = opened.method.predict(site, inbox, state, site.pixels.test(images))
+        logits = opened.method.predict(site, inbox, state, site.pixels.normalize(images))
     facts = _facts(opened, RunDir(folder), client)
-    product = Product(facts, portable.answer, portable)
-    return Taken(product, portable, images, logits, *([DRAWN] if away else []))
+    product = TrainedProduct(facts, portable.answer, portable)
+    return LoadedModel(product, portable, images, logits, *([DRAWN] if away else []))
 
 
-def _check_client(opened: Opened, client: ClientId | None, away: bool) -> None:
+def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> None:
     """A client must be named where each has a model, and only there; its model must be here."""
-    sites, label = opened.federation.sites, opened.method.about.label
+    sites, label = opened.federation.sites, opened.method.info.label
     if not opened.method.personal:
         if client is not None:
             raise ProtofedError(f"{label} has one model for all clients: leave --client out")
@@ -80,7 +80,7 @@ def _check_client(opened: Opened, client: ClientId | None, away: bool) -> None:
         )
 
 
-def _real_images(opened: Opened) -> Tensor:
+def _real_images(opened: TrainedRun) -> Tensor:
     """Test images of every domain, in colour."""
     tests = [test.images for test in opened.federation.tests.values() if len(test)]
     if not tests:
@@ -95,19 +95,19 @@ def _drawn(side: int) -> Tensor:
     return torch.randint(256, (CHECKED, side, side, 3), dtype=torch.uint8, generator=chance)
 
 
-def _facts(opened: Opened, folder: RunDir, client: ClientId | None) -> Facts:
+def _facts(opened: TrainedRun, folder: RunDir, client: ClientId | None) -> ModelMetadata:
     experiment, site = opened.experiment, opened.federation.server
-    pixels = cast(Augment, site.pixels)  # what every federation is assembled with
+    pixels = cast(ImageTransform, site.pixels)  # what every federation is assembled with
     home = "" if client is None else opened.federation.sites[client].domain
     net = experiment.nets[0 if client is None else client % len(experiment.nets)]
-    versions = environment()
-    return Facts(
+    versions = describe_environment()
+    return ModelMetadata(
         classes=opened.federation.benchmark.classes,
         side=experiment.data.side,
         channels=pixels.channels,
         mean=pixels.mean,
         std=pixels.std,
-        method=opened.method.about.label,
+        method=opened.method.info.label,
         net=net,
         round=opened.round,
         rounds=experiment.rounds,
@@ -127,6 +127,6 @@ def _scores(folder: RunDir, number: int, client: ClientId | None) -> dict[str, A
     if client is not None and newest.clients:
         return {"last": {"rule": f"round {number}", "domains": newest.clients[str(client)]}}
     if not folder.done.exists():
-        return {"last": {"rule": f"round {number}", **newest.scores.plain()}}
-    told = read_result(folder).plain()
+        return {"last": {"rule": f"round {number}", **newest.scores.to_dict()}}
+    told = read_result(folder).to_dict()
     return {name: told[name] for name in ("last", "last_five")}

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
 
-from protofed.core.errors import ProtofedError, printable
+from protofed.core.errors import ProtofedError, printable_text
 from protofed.core.jsonfile import parse_json
-from protofed.product.facts import Facts
-from protofed.product.portable import Answers, Portable
-from protofed.product.source import Product
+from protofed.product.facts import ModelMetadata
+from protofed.product.portable import InferenceModule, ModelOutputs
+from protofed.product.source import TrainedProduct
 
 FACTS = "protofed.json"  # a file inside the file
 
 
-def content(portable: Portable, facts: Facts) -> bytes:
+def torchscript_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
     """The file's bytes: a traced graph, and the facts as a file beside it."""
     images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
     made = io.BytesIO()
@@ -36,7 +36,7 @@ def content(portable: Portable, facts: Facts) -> bytes:
     return made.getvalue()
 
 
-def read(path: Path) -> Product:
+def read_torchscript(path: Path) -> TrainedProduct:
     """The model in a TorchScript file."""
     found: dict[str, str | bytes] = {FACTS: ""}
     try:
@@ -44,18 +44,18 @@ def read(path: Path) -> Product:
             graph = torch.jit.load(str(path), map_location="cpu", _extra_files=found)
     except (RuntimeError, ValueError) as fault:
         raise ProtofedError(
-            f"{path} cannot be read as TorchScript: {printable(str(fault), 200)}"
+            f"{path} cannot be read as TorchScript: {printable_text(str(fault), 200)}"
         ) from fault
     texts = parse_json(found[FACTS] or "{}", f"{path}: its {FACTS}")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise ProtofedError(f"{path}: its {FACTS} is damaged: it must hold texts by name")
-    facts = Facts.read(texts, path)
+    facts = ModelMetadata.read(texts, path)
 
-    def answer(images: Tensor) -> Answers:
+    def answer(images: Tensor) -> ModelOutputs:
         with torch.no_grad():
-            return Answers(*graph(images))
+            return ModelOutputs(*graph(images))
 
-    return Product(facts, answer)
+    return TrainedProduct(facts, answer)
 
 
 @contextmanager

@@ -9,25 +9,25 @@ from typing import Any
 
 from protofed.recipes.papers import PrintedPart
 from protofed.recipes.recipe import Recipe, Values
-from protofed.recipes.scale import Plan, Scale
-from protofed.study.collect import Record, check_comparable
-from protofed.study.stats import Difference, Spread
-from protofed.study.table import Comparison, compare
-from protofed.study.table import Row as OurRow
+from protofed.recipes.scale import RunPlan, Scale
+from protofed.study.collect import RunRecord, check_comparable
+from protofed.study.stats import PairedDifference, SeedSpread
+from protofed.study.table import ComparisonTable, compare_records
+from protofed.study.table import MethodRow as OurRow
 
 AVG = "AVG"
 SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedRow:
     """A row of both tables, in per cent; None where there is no number."""
 
     label: str
-    ours: dict[str, Spread | None]  # by column
+    ours: dict[str, SeedSpread | None]  # by column
     paper: dict[str, float]
     paper_std: float | None  # of the last column
-    our_delta: Difference | None  # to the baseline
+    our_delta: PairedDifference | None  # to the baseline
     paper_delta: float | None
     known: bool  # whether the paper's numbers are this row's
     digests: tuple[str, ...]
@@ -49,12 +49,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Beside:
+class PaperComparison:
     """A part of a table, ours beside the paper's."""
 
     part: str
     columns: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ComparedRow, ...]
     baseline: str
     rule: str
     rounds: int
@@ -70,7 +70,7 @@ class Beside:
         """Whether differences to the paper mean anything."""
         return self.scale != "smoke"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         return {
             "part": self.part,
@@ -87,7 +87,7 @@ class Beside:
             "notes": list(self.notes),
         }
 
-    def _plain(self, line: Line) -> dict[str, Any]:
+    def _plain(self, line: ComparedRow) -> dict[str, Any]:
         gaps = {c: line.difference(c) if self.comparable else None for c in self.columns}
         return {
             "label": line.label,
@@ -106,26 +106,26 @@ def _plain(values: Values) -> dict[str, dict[str, Any]]:
     return {name: value._asdict() for name, value in values.items()}
 
 
-def lay_beside(
+def compare_with_paper(
     recipe: Recipe,
-    plan: Plan,
+    plan: RunPlan,
     scale: Scale,
     printed: PrintedPart,
-    records: Sequence[Record],
+    records: Sequence[RunRecord],
     faults: Mapping[Path, str],
-) -> Beside:
+) -> PaperComparison:
     """A part's finished runs beside what the paper prints; rows without a run have no scores."""
     notes = check_comparable(records)
     finished = {record.label for record in records}
     lost = recipe.baseline not in finished
-    table = compare(records, recipe.baseline, plan.rule, lost=lost)
+    table = compare_records(records, recipe.baseline, plan.rule, lost=lost)
     lines = tuple(_line(row.label, recipe, plan, printed, table) for row in recipe.rows)
     failed = tuple(
         f"{cell.label}, seed {cell.seed}: failed: {faults[cell.folder]}"
         for cell in plan.cells
         if cell.folder in faults
     )
-    return Beside(
+    return PaperComparison(
         part=plan.part.name,
         columns=tuple(lines[0].paper),
         lines=lines,
@@ -144,10 +144,10 @@ def lay_beside(
 def _line(
     label: str,
     recipe: Recipe,
-    plan: Plan,
+    plan: RunPlan,
     printed: PrintedPart,
-    table: Comparison,
-) -> Line:
+    table: ComparisonTable,
+) -> ComparedRow:
     theirs, first = printed.rows[label], printed.rows[recipe.baseline]
     rows = {row.label: row for row in table.rows}
     mine = rows.get(label)
@@ -155,7 +155,7 @@ def _line(
     ours = {column: _cell(mine, plan.columns[column]) for column in printed.columns}
     if theirs.avg is not None:
         paper, ours = {**paper, AVG: theirs.avg}, {**ours, AVG: _cell(mine, "mean")}
-    return Line(
+    return ComparedRow(
         label=label,
         ours=ours,
         paper=paper,
@@ -167,12 +167,12 @@ def _line(
     )
 
 
-def _cell(row: OurRow | None, column: str) -> Spread | None:
+def _cell(row: OurRow | None, column: str) -> SeedSpread | None:
     return row.cells[column] if row else None
 
 
 def _reasons(
-    recipe: Recipe, plan: Plan, scale: Scale, printed: PrintedPart, records: Sequence[Record]
+    recipe: Recipe, plan: RunPlan, scale: Scale, printed: PrintedPart, records: Sequence[RunRecord]
 ) -> list[str]:
     """What is known to make the numbers differ, each thing once."""
     of_runs = [notice for record in records for notice in record.result.notices]

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import torch
 
-from protofed.core.site import SCAN_BATCH, Dataset, Site, Step
+from protofed.core.site import SCAN_BATCH, ArrayDataset, RoundContext, Site
 from protofed.core.threads import torch_threads
 from protofed.data.catalog import BENCHMARKS
-from protofed.experiment.federation import Federation, assemble
+from protofed.experiment.federation import Federation, build_federation
 from protofed.experiment.spec import Experiment
-from protofed.recipes.recipe import Part, Recipe, nested
-from protofed.recipes.scale import Plan, Scale
-from protofed.study.variants import Cell
+from protofed.recipes.recipe import Recipe, RecipePart, nest_values
+from protofed.recipes.scale import RunPlan, Scale
+from protofed.study.variants import GridCell
 
 # Seconds to train on 1,000 images of 32 pixels, measured on one core; only an order of magnitude.
 PACE = {
@@ -30,7 +30,7 @@ PACE = {
 }
 
 
-class Pace(NamedTuple):
+class RoundPace(NamedTuple):
     """Seconds of one round's training, and of one scoring."""
 
     training: float
@@ -42,11 +42,11 @@ class Pace(NamedTuple):
         return rounds * self.training + -(-rounds // experiment.evaluate_every) * self.scoring
 
 
-def rough(recipe: Recipe, part: Part, scale: Scale) -> float | None:
+def rough_estimate(recipe: Recipe, part: RecipePart, scale: Scale) -> float | None:
     """Seconds of a part on one core, without measuring; none where the images are not known."""
     if part.benchmark not in BENCHMARKS or part.images is None:
         return None
-    raw = nested(recipe.settings(part))
+    raw = nest_values(recipe.settings(part))
     full = scale == "paper"
     rounds = raw["rounds"] if full else min(raw["rounds"], raw["scoring"]["quick_rounds"])
     runs = len(recipe.rows) * (raw["scoring"]["seeds"] if full else 1)
@@ -55,25 +55,27 @@ def rough(recipe: Recipe, part: Part, scale: Scale) -> float | None:
     return float(runs * rounds * raw["training"]["epochs"] * part.images / 1000 * pace)
 
 
-def measured(
-    plans: Iterable[Plan], open_cells: Callable[[Plan], list[Cell]], workers: int
+def measured_estimate(
+    plans: Iterable[RunPlan], open_cells: Callable[[RunPlan], list[GridCell]], workers: int
 ) -> float:
     """Seconds that all unfinished runs may take, by a few batches of the first row of each part."""
     total = 0.0
     for plan in plans:
         left = open_cells(plan)
         if left:
-            pace = measure(plan.cells[0].experiment)
+            pace = measure_pace(plan.cells[0].experiment)
             total += sum(pace.run(cell.experiment) for cell in left)
     return total / workers
 
 
-def measure(experiment: Experiment) -> Pace:
+def measure_pace(experiment: Experiment) -> RoundPace:
     """Train on one batch and score one block, and multiply."""
     with torch_threads(experiment.threads):
-        federation = assemble(experiment)
+        federation = build_federation(experiment)
         site = max(federation.sites.values(), key=lambda site: len(site.train))
-        return Pace(_training(experiment, federation, site), _scoring(experiment, federation, site))
+        return RoundPace(
+            _training(experiment, federation, site), _scoring(experiment, federation, site)
+        )
 
 
 def _training(experiment: Experiment, federation: Federation, site: Site) -> float:
@@ -82,7 +84,7 @@ def _training(experiment: Experiment, federation: Federation, site: Site) -> flo
         site, train=_first(site.train, training.batch), training=replace(training, epochs=1)
     )
     server = method.init_server(federation.server)
-    step = Step(0, experiment.rounds)
+    step = RoundContext(0, experiment.rounds)
     inbox = method.send(federation.server, server, [site.id], step)[site.id]
     state = method.init_client(site)
     seconds = _timed(lambda: method.train(few, inbox, state, step))
@@ -93,14 +95,14 @@ def _training(experiment: Experiment, federation: Federation, site: Site) -> flo
 def _scoring(experiment: Experiment, federation: Federation, site: Site) -> float:
     images = sum(len(test) for test in federation.tests.values())
     block = _first(max(federation.tests.values(), key=len), SCAN_BATCH)
-    model = site.fresh()
-    seconds = _timed(lambda: [site.look(model, x) for x, _ in site.scan(block)])
+    model = site.initial_model()
+    seconds = _timed(lambda: [site.forward_eval(model, x) for x, _ in site.eval_batches(block)])
     models = len(federation.sites) if experiment.method.personal else 1
     return seconds * models * images / len(block)
 
 
-def _first(data: Dataset, most: int) -> Dataset:
-    return data.rows(torch.arange(min(most, len(data))))
+def _first(data: ArrayDataset, most: int) -> ArrayDataset:
+    return data.take(torch.arange(min(most, len(data))))
 
 
 def _timed(work: Callable[[], object]) -> float:

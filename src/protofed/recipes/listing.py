@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, get_args
 
-from protofed.recipes.estimate import rough
-from protofed.recipes.papers import printed
-from protofed.recipes.recipe import Recipe, names, read_recipe
+from protofed.recipes.estimate import rough_estimate
+from protofed.recipes.papers import printed_table
+from protofed.recipes.recipe import Recipe, read_recipe, recipe_names
 from protofed.recipes.scale import Scale
 
 ALL_SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -14,7 +14,7 @@ SMOKE_RUN = 4.0  # seconds, nearly all of them for starting a process
 HEADS = ["name", "paper", "table", "parts", "rows", *ALL_SCALES]
 
 
-class Listed(NamedTuple):
+class ListedRecipe(NamedTuple):
     """A recipe in the list."""
 
     name: str
@@ -28,27 +28,27 @@ class Listed(NamedTuple):
     def cells(self) -> list[str]:
         """As a row of a table."""
         star = "" if self.whole else "*"
-        times = [duration(self.seconds[scale]) + star for scale in ALL_SCALES]
+        times = [format_duration(self.seconds[scale]) + star for scale in ALL_SCALES]
         parts = ", ".join(self.parts)
         return [self.name, self.paper, self.table, parts, str(self.rows), *times]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         return {**self._asdict(), "parts": list(self.parts)}
 
 
-def listing() -> list[Listed]:
+def list_recipes() -> list[ListedRecipe]:
     """Every recipe."""
-    return [_listed(read_recipe(name)) for name in names()]
+    return [_listed(read_recipe(name)) for name in recipe_names()]
 
 
-def _listed(recipe: Recipe) -> Listed:
-    table = printed()[recipe.name]
+def _listed(recipe: Recipe) -> ListedRecipe:
+    table = printed_table()[recipe.name]
     times: dict[Scale, list[float | None]] = {
-        scale: [rough(recipe, p, scale) for p in recipe.parts] for scale in ALL_SCALES
+        scale: [rough_estimate(recipe, p, scale) for p in recipe.parts] for scale in ALL_SCALES
     }
     times["smoke"] = [SMOKE_RUN * len(recipe.rows)]  # its parts share their runs
-    return Listed(
+    return ListedRecipe(
         name=recipe.name,
         paper=f"{table.paper} ({table.venue})",
         table=table.table,
@@ -59,7 +59,7 @@ def _listed(recipe: Recipe) -> Listed:
     )
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A rough time for people: ``40 s``, ``12 min``, ``5 h``, ``9 days``."""
     for size, unit, most in ((1, "s", 90), (60, "min", 5400), (3600, "h", 48 * 3600)):
         if seconds < most:

@@ -9,13 +9,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 
-class Fact(BaseModel):
+class PaperValue(BaseModel):
     """A piece of tables.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PrintedRow(Fact):
+class PrintedRow(PaperValue):
     """A row as printed, in per cent."""
 
     values: tuple[float, ...]  # by column
@@ -29,7 +29,7 @@ class PrintedRow(Fact):
         return self.values[0] if self.avg is None else self.avg
 
 
-class Fault(Fact):
+class PaperErratum(PaperValue):
     """Something in a printed table that does not fit the rest of it."""
 
     kind: Literal["average", "delta", "copy", "text"]  # text: only told, not in the numbers
@@ -38,19 +38,19 @@ class Fault(Fact):
     of: str | None = None  # copy: the row that was copied
 
 
-class PrintedPart(Fact):
+class PrintedPart(PaperValue):
     """A part of a printed table."""
 
     columns: tuple[str, ...]
     rows: dict[str, PrintedRow]
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[PaperErratum, ...] = ()
 
     def unknown(self, label: str) -> bool:
         """Whether the numbers of a row are another row's, so that its own are not known."""
         return any(fault.kind == "copy" and fault.row == label for fault in self.faults)
 
 
-class PrintedTable(Fact):
+class PrintedTable(PaperValue):
     """A table: where it stands, what it shows, and its parts by name."""
 
     paper: str
@@ -61,7 +61,7 @@ class PrintedTable(Fact):
 
 
 @cache
-def printed() -> dict[str, PrintedTable]:
+def printed_table() -> dict[str, PrintedTable]:
     """Every table by the name of its recipe."""
     text = (files(__package__) / "tables.json").read_bytes()
     return TypeAdapter(dict[str, PrintedTable]).validate_json(text)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from protofed.core.errors import ProtofedError, known_name
+from protofed.core.errors import ProtofedError, require_known_name
 from protofed.experiment.parse import Raw
 
 Source = Literal["paper", "public_code", "our_choice"]
@@ -21,17 +21,17 @@ SOURCES: dict[Source, str] = {
 }
 
 
-class Value(NamedTuple):
+class SourcedValue(NamedTuple):
     """A value and where it comes from."""
 
     value: Any
     source: Source
 
 
-Values = dict[str, Value]  # by dotted name, as on the command line: training.lr
+Values = dict[str, SourcedValue]  # by dotted name, as on the command line: training.lr
 
 
-class Sourced(BaseModel):
+class SourcedFields(BaseModel):
     """Fields of a spec or of a method, in one table for each source; none stands in two."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,7 +42,7 @@ class Sourced(BaseModel):
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        names = [name for source in SOURCES for name, _ in leaves(getattr(self, source))]
+        names = [name for source in SOURCES for name, _ in dotted_values(getattr(self, source))]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two sources for {', '.join(twice)}")
@@ -51,80 +51,80 @@ class Sourced(BaseModel):
     def values(self) -> Values:
         """Every value with its source."""
         return {
-            name: Value(value, source)
+            name: SourcedValue(value, source)
             for source in SOURCES
-            for name, value in leaves(getattr(self, source))
+            for name, value in dotted_values(getattr(self, source))
         }
 
 
-class Row(Sourced):
+class RecipeRow(SourcedFields):
     """One row: the paper's label, our method, and the fields that are not left to its defaults."""
 
     label: str
     method: str
 
 
-class Part(Sourced):
+class RecipePart(SourcedFields):
     """A part of a table: one benchmark, with the columns that show it and what differs there."""
 
     name: str
     benchmark: str
     columns: dict[str, str]  # the paper's name -> our domain
     images: int | None = None  # that all clients together train on in an epoch; for estimates
-    rows: dict[str, Sourced] = Field(default_factory=dict)  # fields of some rows in this part
+    rows: dict[str, SourcedFields] = Field(default_factory=dict)  # fields of some rows in this part
     differences: tuple[str, ...] = ()  # known reasons for other numbers than the paper's
 
 
-class Recipe(Sourced):
+class Recipe(SourcedFields):
     """A table: settings of all parts, its rows, its parts."""
 
     name: str
     baseline: str  # the label of the row that differences are taken to
     differences: tuple[str, ...] = ()
-    rows: tuple[Row, ...]
-    parts: tuple[Part, ...]
+    rows: tuple[RecipeRow, ...]
+    parts: tuple[RecipePart, ...]
 
     @model_validator(mode="after")
     def _labels_are_known(self) -> Self:
         labels = [row.label for row in self.rows]
         for label in (self.baseline, *(label for part in self.parts for label in part.rows)):
-            known_name(f"row of {self.name}", label, labels)
+            require_known_name(f"row of {self.name}", label, labels)
         return self
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> RecipePart:
         """The part with a name; one that does not exist is refused with those that do."""
         names = [part.name for part in self.parts]
-        return self.parts[names.index(known_name(f"part of {self.name}", name, names))]
+        return self.parts[names.index(require_known_name(f"part of {self.name}", name, names))]
 
-    def settings(self, part: Part) -> Values:
+    def settings(self, part: RecipePart) -> Values:
         """The values of a part, the method's apart; what the part says goes before the recipe."""
         own = {
-            "data.name": Value(part.benchmark, "paper"),
-            "data.domains": Value(list(part.columns.values()), "paper"),
+            "data.name": SourcedValue(part.benchmark, "paper"),
+            "data.domains": SourcedValue(list(part.columns.values()), "paper"),
         }
         return {**self.values(), **part.values(), **own}
 
-    def fields(self, part: Part, row: Row) -> Values:
+    def fields(self, part: RecipePart, row: RecipeRow) -> Values:
         """The values of a row's method in a part."""
-        here = part.rows.get(row.label, Sourced())
+        here = part.rows.get(row.label, SourcedFields())
         return {**row.values(), **here.values()}
 
-    def raw(self, part: Part, row: Row) -> Raw:
+    def raw(self, part: RecipePart, row: RecipeRow) -> Raw:
         """The experiment behind a row, and its scoring, as plain data."""
-        method = nested(self.fields(part, row))
-        return {**nested(self.settings(part)), "method": {"name": row.method, **method}}
+        method = nest_values(self.fields(part, row))
+        return {**nest_values(self.settings(part)), "method": {"name": row.method, **method}}
 
 
-def leaves(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def dotted_values(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """The values of nested tables by dotted name."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from leaves(value, f"{before}{key}.")
+            yield from dotted_values(value, f"{before}{key}.")
         else:
             yield f"{before}{key}", value
 
 
-def nested(values: Values) -> Raw:
+def nest_values(values: Values) -> Raw:
     """Values by dotted name as nested tables."""
     tables: Raw = {}
     for name, (value, _) in values.items():
@@ -137,7 +137,7 @@ def nested(values: Values) -> Raw:
 
 
 @cache
-def names() -> tuple[str, ...]:
+def recipe_names() -> tuple[str, ...]:
     """The recipes there are, in alphabetical order."""
     return tuple(
         sorted(
@@ -150,11 +150,11 @@ def names() -> tuple[str, ...]:
 
 def read_recipe(name: str) -> Recipe:
     """The recipe with a name; one that does not exist is refused with those that do."""
-    file = files(__package__) / f"{known_name('recipe', name, names())}.toml"
-    return recipe_from(name, tomllib.loads(file.read_text(encoding="utf-8")))
+    file = files(__package__) / f"{require_known_name('recipe', name, recipe_names())}.toml"
+    return parse_recipe(name, tomllib.loads(file.read_text(encoding="utf-8")))
 
 
-def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
+def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
     """Check plain data; every fault is told with the recipe's name."""
     try:
         return Recipe.model_validate({**table, "name": name})

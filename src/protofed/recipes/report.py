@@ -6,21 +6,21 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from protofed.recipes.beside import Beside, Line
+from protofed.recipes.beside import ComparedRow, PaperComparison
 from protofed.recipes.papers import PrintedTable
 from protofed.recipes.recipe import SOURCES, Values
-from protofed.study.formats import cell, gap
+from protofed.study.formats import format_difference, format_spread
 
 Cells = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Report:
+class RecipeReport:
     """A table of a paper, as far as it could be run."""
 
     name: str
     table: PrintedTable
-    parts: tuple[Beside, ...]
+    parts: tuple[PaperComparison, ...]
     skipped: dict[str, str]  # parts that did not run, and why
     failed: dict[str, str]  # parts of which no run came to its end, and why
 
@@ -40,35 +40,40 @@ class Report:
         skipped = [(name, f"skipped: {why}") for name, why in self.skipped.items()]
         return [*skipped, *((name, f"failed: {why}") for name, why in self.failed.items())]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         return {
             "name": self.name,
             **self.table.model_dump(include={"paper", "venue", "table", "caption"}),
-            "parts": [part.plain() for part in self.parts],
+            "parts": [part.to_dict() for part in self.parts],
             "skipped": self.skipped,
             "failed": self.failed,
         }
 
 
-def head(part: Beside) -> list[str]:
+def part_header(part: PaperComparison) -> list[str]:
     """The heads of a part's columns."""
     compared = ["same sign"] if part.comparable else []
     return ["method", "", *part.columns, f"to {part.baseline}", *compared]
 
 
-def body(part: Beside) -> Cells:
+def part_rows(part: PaperComparison) -> Cells:
     """A part's rows: ours, the paper's and, where it means something, the difference."""
     return [row for line in part.lines for row in _three(part, line)]
 
 
-def _three(part: Beside, line: Line) -> Cells:
+def _three(part: PaperComparison, line: ComparedRow) -> Cells:
     last = part.columns[-1]
     theirs = [f"{line.paper[c]:.2f}" for c in part.columns]
     if line.paper_std is not None:
         theirs[part.columns.index(last)] += f" ± {line.paper_std:.2f}"
     rows = [
-        [line.label, "ours", *(cell(line.ours[c]) for c in part.columns), gap(line.our_delta)],
+        [
+            line.label,
+            "ours",
+            *(format_spread(line.ours[c]) for c in part.columns),
+            format_difference(line.our_delta),
+        ],
         ["", "paper", *theirs, _signed(line.paper_delta, "")],
     ]
     if not part.comparable:
@@ -82,7 +87,7 @@ def _signed(value: float | None, none: str) -> str:
     return none if value is None else f"{value:+.2f}"
 
 
-def footnotes(part: Beside) -> list[str]:
+def part_footnotes(part: PaperComparison) -> list[str]:
     """What must stand under a part, the scale first."""
     seeds = f"{len(part.seeds)} seed{'s' * (len(part.seeds) > 1)}"
     rounds = f"{part.rounds} round{'s' * (part.rounds > 1)}"
@@ -91,7 +96,7 @@ def footnotes(part: Beside) -> list[str]:
     return [f"scale {part.scale}: {part.notes[0]}", rule, *part.notes[1:], f"runs: {runs}"]
 
 
-def settings(values: Values) -> list[str]:
+def settings_by_source(values: Values) -> list[str]:
     """One line for each source: the values that come from it."""
     lines = []
     for source, name in SOURCES.items():
@@ -101,23 +106,23 @@ def settings(values: Values) -> list[str]:
     return lines
 
 
-def markdown(report: Report) -> str:
+def recipe_markdown(report: RecipeReport) -> str:
     """The whole report: a table and its notes for each part, then its settings by source."""
     blocks = [f"## {_safe(report.title)}"]
     for part in report.parts:
-        rows = [head(part), ["---"] * len(head(part)), *body(part)]
+        rows = [part_header(part), ["---"] * len(part_header(part)), *part_rows(part)]
         table = "\n".join(f"| {' | '.join(map(_safe, row))} |" for row in rows)
-        blocks += [f"### {part.part}", table, _listed(footnotes(part)), *_sources(part)]
+        blocks += [f"### {part.part}", table, _listed(part_footnotes(part)), *_sources(part)]
     blocks += [f"### {name}\n\n{_safe(why)}" for name, why in report.missing]
     return "\n\n".join(blocks) + "\n"
 
 
-def _sources(part: Beside) -> list[str]:
+def _sources(part: PaperComparison) -> list[str]:
     fields = {
         f"{label}: {n}": v for label, values in part.fields.items() for n, v in values.items()
     }
     lead = "Settings; what a method is not given here is its default, our choice:"
-    return [lead, _listed(settings({**part.settings, **fields}))]
+    return [lead, _listed(settings_by_source({**part.settings, **fields}))]
 
 
 def _listed(lines: list[str]) -> str:
@@ -129,6 +134,6 @@ def _safe(text: str) -> str:
     return " ".join(text.split()).replace("\\", r"\\").replace("|", r"\|")
 
 
-def as_json(report: Report) -> str:
+def recipe_json(report: RecipeReport) -> str:
     """All there is, as JSON."""
-    return json.dumps(report.plain(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"

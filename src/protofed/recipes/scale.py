@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from protofed.core.errors import ProtofedError
-from protofed.data.catalog import BENCHMARKS, load
+from protofed.data.catalog import BENCHMARKS, load_benchmark
 from protofed.data.digits_mini import DOMAINS
 from protofed.experiment.parse import Raw
 from protofed.methods import METHODS
-from protofed.recipes.recipe import Part, Recipe, Row, nested
+from protofed.recipes.recipe import Recipe, RecipePart, RecipeRow, nest_values
 from protofed.study.table import Rule
-from protofed.study.variants import Cell, Variant, cells
+from protofed.study.variants import GridCell, GridVariant, grid_cells
 
 Scale = Literal["smoke", "quick", "paper"]
 SMOKE_NOTE = (
@@ -25,35 +25,37 @@ SMOKE_NET = "moon-cnn"  # the smallest
 SMOKE_CLIENTS = 4
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """What is to run for a part, and how its scores are read."""
 
-    part: Part
-    cells: tuple[Cell, ...]
+    part: RecipePart
+    cells: tuple[GridCell, ...]
     columns: dict[str, str]  # the paper's name -> the domain at this scale
     rule: Rule
     note: str  # what runs instead of the recipe
 
 
-def plan(recipe: Recipe, part: Part, scale: Scale, seeds: int | None, runs: Path) -> Plan:
+def plan_runs(
+    recipe: Recipe, part: RecipePart, scale: Scale, seeds: int | None, runs: Path
+) -> RunPlan:
     """The runs of a part; `seeds` counts them, the recipe's number if None."""
-    settings = nested(recipe.settings(part))
+    settings = nest_values(recipe.settings(part))
     scoring = settings["scoring"]
     count = seeds or (scoring["seeds"] if scale == "paper" else 1)
     variants = [
-        Variant(row.label, _spec(recipe, part, row, scale, scoring["quick_rounds"]))
+        GridVariant(row.label, _spec(recipe, part, row, scale, scoring["quick_rounds"]))
         for row in recipe.rows
     ]
     columns = dict(zip(part.columns, DOMAINS, strict=False)) if scale == "smoke" else part.columns
-    made = tuple(cells(variants, range(count), runs))
+    made = tuple(grid_cells(variants, range(count), runs))
     note = SMOKE_NOTE
     if scale != "smoke":
         rounds = made[0].experiment.rounds  # the same in all rows
-        note = changes((rounds, settings["rounds"]), (count, scoring["seeds"]))
-    return Plan(part, made, columns, cast(Rule, scoring["rule"]), note)
+        note = describe_scale((rounds, settings["rounds"]), (count, scoring["seeds"]))
+    return RunPlan(part, made, columns, cast(Rule, scoring["rule"]), note)
 
 
-def changes(rounds: tuple[int, int], seeds: tuple[int, int]) -> str:
+def describe_scale(rounds: tuple[int, int], seeds: tuple[int, int]) -> str:
     """What runs, each beside the recipe's number, and what a smaller one does to the scores."""
     parts = {
         "round": (*rounds, "scores are lower"),
@@ -67,7 +69,7 @@ def changes(rounds: tuple[int, int], seeds: tuple[int, int]) -> str:
     return "the recipe with " + ": ".join(filter(None, [" and ".join(told), ", ".join(effects)]))
 
 
-def _spec(recipe: Recipe, part: Part, row: Row, scale: Scale, quick_rounds: int) -> Raw:
+def _spec(recipe: Recipe, part: RecipePart, row: RecipeRow, scale: Scale, quick_rounds: int) -> Raw:
     """The experiment of a row as plain data."""
     raw = recipe.raw(part, row)
     del raw["scoring"]
@@ -93,19 +95,19 @@ def _smoke(raw: Raw) -> Raw:
     }
 
 
-def lacking(part: Part, scale: Scale) -> str:
+def missing_for_part(part: RecipePart, scale: Scale) -> str:
     """Why a part cannot run, or nothing."""
     if part.benchmark not in BENCHMARKS:
         return f"the images of {part.benchmark} cannot be had in protofed yet"
     if scale == "smoke":
         return ""
     try:
-        load(part.benchmark, tuple(part.columns.values()))
+        load_benchmark(part.benchmark, tuple(part.columns.values()))
     except ProtofedError as fault:
         return str(fault)
     return ""
 
 
-def chosen(recipe: Recipe, names: Sequence[str]) -> list[Part]:
+def choose_parts(recipe: Recipe, names: Sequence[str]) -> list[RecipePart]:
     """The named parts of a recipe, or all."""
     return [recipe.part(name) for name in names] or list(recipe.parts)

@@ -14,7 +14,7 @@ DASHES = ("", "7 4", "2 4", "10 3 2 3")
 MOST_POINTS = 120  # of a curve; more than a screen shows
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """The score after a round: the mean over seeds, the lowest and the highest seed."""
 
     round: int
@@ -23,16 +23,16 @@ class Point(NamedTuple):
     high: float
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """One curve; `slot` chooses its colour, a thin one is of a run on its way."""
 
     label: str
     slot: int
-    points: list[Point]
+    points: list[CurvePoint]
     thin: bool = False
 
 
-class Frame(NamedTuple):
+class ChartFrame(NamedTuple):
     """What a chart's edges stand for."""
 
     first: int  # round at the left
@@ -55,7 +55,7 @@ def number_text(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def tag(name: str, *inner: str, **attributes: object) -> Markup:
+def svg_tag(name: str, *inner: str, **attributes: object) -> Markup:
     """An element; text and attributes are escaped, ``class_`` and ``stroke_width`` as in SVG."""
     words = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
@@ -65,7 +65,7 @@ def tag(name: str, *inner: str, **attributes: object) -> Markup:
     return opened + Markup("").join(inner) + Markup("</") + name + Markup(">")
 
 
-def colour(slot: int) -> str:
+def color_class(slot: int) -> str:
     """The class that gives a line, a bar or a swatch its colour."""
     return f"c{slot % COLOURS}"
 
@@ -74,21 +74,21 @@ def _dash(slot: int) -> str:
     return DASHES[slot // COLOURS % len(DASHES) if slot >= COLOURS else slot % len(DASHES)]
 
 
-def frame(lines: Iterable[Line], last: int) -> Frame:
+def chart_frame(lines: Iterable[ChartLine], last: int) -> ChartFrame:
     """Edges that hold all curves, at tens of per cent."""
     points = [point for line in lines for point in line.points]
     low = 10 * math.floor(min((p.low for p in points), default=0) / 10)
     high = 10 * math.ceil(max((p.high for p in points), default=100) / 10)
     low, high = (max(0, low - 10), high) if high - low < 20 else (low, high)
     first = min((p.round for p in points), default=1)
-    return Frame(first, max(last, first), low, high if high > low else low + 10)
+    return ChartFrame(first, max(last, first), low, high if high > low else low + 10)
 
 
-def curves(lines: Sequence[Line], edges: Frame, alt: str) -> Markup:
+def curve_chart(lines: Sequence[ChartLine], edges: ChartFrame, alt: str) -> Markup:
     """Scores over rounds; `alt` says in words what it shows."""
     thinned = [line._replace(points=_thinned(line.points)) for line in lines]
     body = [*(_band(line, edges) for line in thinned), *(_curve(line, edges) for line in thinned)]
-    plot = tag(
+    plot = svg_tag(
         "svg",
         *body,
         viewBox="0 0 100 100",
@@ -97,54 +97,56 @@ def curves(lines: Sequence[Line], edges: Frame, alt: str) -> Markup:
         height="100%",
         overflow="visible",
     )
-    drawing = tag("svg", *_grid(edges), plot, class_="plot", role="img", aria_label=alt)
-    told = [[line.label, colour(line.slot), [p[:2] for p in line.points]] for line in thinned]
+    drawing = svg_tag("svg", *_grid(edges), plot, class_="plot", role="img", aria_label=alt)
+    told = [[line.label, color_class(line.slot), [p[:2] for p in line.points]] for line in thinned]
     data = json.dumps([*edges, told], separators=(",", ":"))
-    return tag("div", drawing, class_="chart", data_curves=data)
+    return svg_tag("div", drawing, class_="chart", data_curves=data)
 
 
-def _thinned(points: Sequence[Point]) -> list[Point]:
+def _thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     """Evenly chosen points, the last one among them, with two decimals."""
     step = max(1, math.ceil(len(points) / MOST_POINTS))
     chosen = points[::-1][::step][::-1]
-    return [Point(p.round, *(round(value, 2) for value in p[1:])) for p in chosen]
+    return [CurvePoint(p.round, *(round(value, 2) for value in p[1:])) for p in chosen]
 
 
-def _band(line: Line, edges: Frame) -> Markup:
+def _band(line: ChartLine, edges: ChartFrame) -> Markup:
     if all(p.low == p.high for p in line.points):
         return Markup("")
     upper = [f"{edges.x(p.round)},{edges.y(p.high)}" for p in line.points]
     lower = [f"{edges.x(p.round)},{edges.y(p.low)}" for p in reversed(line.points)]
-    return tag("polygon", class_=f"band {colour(line.slot)}", points=" ".join(upper + lower))
+    return svg_tag(
+        "polygon", class_=f"band {color_class(line.slot)}", points=" ".join(upper + lower)
+    )
 
 
-def _curve(line: Line, edges: Frame) -> Markup:
+def _curve(line: ChartLine, edges: ChartFrame) -> Markup:
     """The line, and a dot on its end."""
     if not line.points:
         return Markup("")
-    kind = f"curve {colour(line.slot)}{' thin' * line.thin}"
+    kind = f"curve {color_class(line.slot)}{' thin' * line.thin}"
     places = [f"{edges.x(p.round)},{edges.y(p.mean)}" for p in line.points]
     dash = {"stroke_dasharray": _dash(line.slot)} if _dash(line.slot) else {}
-    path = tag("polyline", class_=kind, points=" ".join(places), **dash)
+    path = svg_tag("polyline", class_=kind, points=" ".join(places), **dash)
     x, y = places[-1].split(",")
-    return path + tag("path", class_=f"dot {colour(line.slot)}", d=f"M{x} {y}h0")
+    return path + svg_tag("path", class_=f"dot {color_class(line.slot)}", d=f"M{x} {y}h0")
 
 
-def _grid(edges: Frame) -> list[Markup]:
+def _grid(edges: ChartFrame) -> list[Markup]:
     """Lines and numbers at steps that people count in."""
     drawn = []
-    for value in ticks(edges.low, edges.high, 5):
+    for value in axis_ticks(edges.low, edges.high, 5):
         y = f"{edges.y(value)}%"
-        drawn.append(tag("line", class_="grid", x1="0", x2="100%", y1=y, y2=y))
-        drawn.append(tag("text", f"{value:g}", class_="tick y", x="0", y=y, dx="-8", dy="4"))
-    counted = [v for v in ticks(edges.first, edges.last, 6) if v > edges.first]
+        drawn.append(svg_tag("line", class_="grid", x1="0", x2="100%", y1=y, y2=y))
+        drawn.append(svg_tag("text", f"{value:g}", class_="tick y", x="0", y=y, dx="-8", dy="4"))
+    counted = [v for v in axis_ticks(edges.first, edges.last, 6) if v > edges.first]
     for value in [edges.first, *counted]:
         x = f"{edges.x(int(value))}%"
-        drawn.append(tag("text", f"{value:g}", class_="tick x", x=x, y="100%", dy="18"))
+        drawn.append(svg_tag("text", f"{value:g}", class_="tick x", x=x, y="100%", dy="18"))
     return drawn
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
+def axis_ticks(low: float, high: float, most: int) -> list[float]:
     """At most about `most` whole numbers from low to high, at steps of 1, 2 or 5 times ten."""
     reach = max(high - low, 1)
     power = 10 ** math.floor(math.log10(max(reach / most, 1)))
@@ -153,26 +155,26 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [first + step * n for n in range(math.floor((high - first) / step) + 1)]
 
 
-def bar(value: float, slot: int, whisker: float | None = None) -> Markup:
+def score_bar(value: float, slot: int, whisker: float | None = None) -> Markup:
     """A bar from 0 to `value` of 100, with a line from one standard deviation below to above."""
-    drawn = [tag("rect", class_=colour(slot), width=number_text(value), height="10")]
+    drawn = [svg_tag("rect", class_=color_class(slot), width=number_text(value), height="10")]
     if whisker:
         ends = (max(0.0, value - whisker), min(100.0, value + whisker))
         left, right = (number_text(end) for end in ends)
-        drawn.append(tag("path", class_="whisker", d=f"M{left} 5H{right}"))
+        drawn.append(svg_tag("path", class_="whisker", d=f"M{left} 5H{right}"))
     return _strip(drawn)
 
 
-def stack(parts: Mapping[str, float], slots: Mapping[str, int], longest: float) -> Markup:
+def stacked_bar(parts: Mapping[str, float], slots: Mapping[str, int], longest: float) -> Markup:
     """Parts laid end to end; `longest` is the whole width."""
     drawn, at = [], 0.0
     for name, value in parts.items():
         width = 100 * value / longest if longest else 0.0
         drawn.append(
-            tag(
+            svg_tag(
                 "rect",
-                tag("title", f"{name}: {value:,.0f} bytes"),
-                class_=colour(slots[name]),
+                svg_tag("title", f"{name}: {value:,.0f} bytes"),
+                class_=color_class(slots[name]),
                 x=number_text(at),
                 width=number_text(width),
                 height="10",
@@ -184,7 +186,7 @@ def stack(parts: Mapping[str, float], slots: Mapping[str, int], longest: float) 
 
 def _strip(drawn: Sequence[Markup]) -> Markup:
     """Bars whose numbers stand beside them as text, so that readers aloud may skip the drawing."""
-    return tag(
+    return svg_tag(
         "svg",
         *drawn,
         class_="bar",
@@ -194,11 +196,11 @@ def _strip(drawn: Sequence[Markup]) -> Markup:
     )
 
 
-def swatch(slot: int, line: bool = True) -> Markup:
+def legend_swatch(slot: int, line: bool = True) -> Markup:
     """The sign of a colour in a legend: a piece of its line, or a square."""
     if not line:
-        square = tag("rect", class_=colour(slot), width="14", height="12", y="1", rx="2")
-        return tag("svg", square, class_="swatch", width="14", height="14", aria_hidden="true")
+        square = svg_tag("rect", class_=color_class(slot), width="14", height="12", y="1", rx="2")
+        return svg_tag("svg", square, class_="swatch", width="14", height="14", aria_hidden="true")
     dash = {"stroke_dasharray": _dash(slot)} if _dash(slot) else {}
-    piece = tag("path", class_=f"curve {colour(slot)}", d="M0 7h28", **dash)
-    return tag("svg", piece, class_="swatch", width="28", height="14", aria_hidden="true")
+    piece = svg_tag("path", class_=f"curve {color_class(slot)}", d="M0 7h28", **dash)
+    return svg_tag("svg", piece, class_="swatch", width="28", height="14", aria_hidden="true")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from protofed.core.errors import ProtofedError
-from protofed.report.charts import number_text, tag
-from protofed.report.runs import Run
+from protofed.report.charts import number_text, svg_tag
+from protofed.report.runs import ReportRun
 
 LEVELS = 8  # of colour
 MOST_NAMED = 20  # classes with names along the edges
@@ -21,54 +21,54 @@ MOST_MISTAKES = 3  # told in words
 Counts = list[list[int]]  # [C, C] true class by answer
 
 
-class Matrix(NamedTuple):
+class ConfusionMatrix(NamedTuple):
     """The answers on one domain's test set."""
 
     domain: str
     counts: Counts
 
 
-class Confusion(NamedTuple):
+class RunConfusion(NamedTuple):
     """The answers of one run's last model, or why there are none."""
 
     classes: tuple[str, ...]
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[ConfusionMatrix, ...]
     who: str  # whose model answered, where that is not plain
     fault: str = ""
 
 
-class Confusions:
+class ConfusionCache:
     """The confusions of finished runs, each made once, also if its page is made many times."""
 
     def __init__(self, say: Callable[[str], None]):
         self.say = say
-        self.made: dict[tuple[Path, str], Confusion] = {}
+        self.made: dict[tuple[Path, str], RunConfusion] = {}
 
-    def of(self, runs: Sequence[Run]) -> dict[Path, Confusion]:
+    def of(self, runs: Sequence[ReportRun]) -> dict[Path, RunConfusion]:
         """By run folder; runs on their way have none yet."""
         finished = [run for run in runs if run.record]
         for number, run in enumerate(finished, start=1):
             key = run.folder, run.experiment.digest
             if key not in self.made:
                 self.say(f"confusion matrices {number}/{len(finished)}: {run.name}")
-                self.made[key] = confusion_of(run)
+                self.made[key] = run_confusion(run)
         return {run.folder: self.made[run.folder, run.experiment.digest] for run in finished}
 
 
-def confusion_of(run: Run) -> Confusion:
+def run_confusion(run: ReportRun) -> RunConfusion:
     """Let a run's last model answer; what is missing for it is told, not raised."""
     try:
         return _answers(run)
     except (ProtofedError, OSError) as fault:
-        return Confusion((), (), "", str(fault).splitlines()[0])
+        return RunConfusion((), (), "", str(fault).splitlines()[0])
 
 
-def _answers(run: Run) -> Confusion:
-    from protofed.experiment.environment import fingerprints
-    from protofed.experiment.opened import open_run
+def _answers(run: ReportRun) -> RunConfusion:
+    from protofed.experiment.environment import data_fingerprints
+    from protofed.experiment.opened import open_trained_run
 
-    opened = open_run(run.folder)
-    if fingerprints(opened.federation.benchmark) != run.world.get("data"):
+    opened = open_trained_run(run.folder)
+    if data_fingerprints(opened.federation.benchmark) != run.world.get("data"):
         raise ProtofedError("the images found here are not those that this run was scored on")
     if opened.round != run.evaluations[-1].round:
         raise ProtofedError(f"the model of its last round is gone; round {opened.round} is left")
@@ -79,19 +79,19 @@ def _answers(run: Run) -> Confusion:
             pairs = test.labels * len(classes) + opened.predictions(test)
             counts = pairs.bincount(minlength=len(classes) ** 2)
             table: Counts = counts.reshape(len(classes), len(classes)).tolist()
-            matrices.append(Matrix(domain, table))
+            matrices.append(ConfusionMatrix(domain, table))
     site, _ = opened.speaker()
     who = f"client {site.id}'s own model" if opened.method.personal else ""
-    return Confusion(classes, tuple(matrices), who)
+    return RunConfusion(classes, tuple(matrices), who)
 
 
-def accuracy(counts: Counts) -> float:
+def matrix_accuracy(counts: Counts) -> float:
     """Right answers in per cent."""
     right = sum(counts[n][n] for n in range(len(counts)))
     return 100 * right / sum(map(sum, counts))
 
 
-def mistakes(counts: Counts, classes: Sequence[str]) -> list[str]:
+def frequent_mistakes(counts: Counts, classes: Sequence[str]) -> list[str]:
     """The most frequent mistakes in words, as ``4 for 9 (12 of 30)``: 12 of 30 nines called 4."""
     found = [
         (count, true, said)
@@ -106,20 +106,20 @@ def mistakes(counts: Counts, classes: Sequence[str]) -> list[str]:
     ]
 
 
-def draw(matrix: Matrix, classes: Sequence[str]) -> Markup:
+def draw_confusion(matrix: ConfusionMatrix, classes: Sequence[str]) -> Markup:
     """Rows are true classes, columns answers; colour and number are the share of a row."""
     size = len(classes)
     named = size <= MOST_NAMED
     longest = max(len(_short(name)) for name in classes)
     edge = 0.45 + 0.3 * longest if named else 0.2
-    words = ", ".join(mistakes(matrix.counts, classes)) or "no mistakes"
-    alt = f"{matrix.domain}: {accuracy(matrix.counts):.2f} % right; most often: {words}"
-    return tag(
+    words = ", ".join(frequent_mistakes(matrix.counts, classes)) or "no mistakes"
+    alt = f"{matrix.domain}: {matrix_accuracy(matrix.counts):.2f} % right; most often: {words}"
+    return svg_tag(
         "svg",
         *_cells(matrix.counts),
         *(_numbers(matrix.counts) if size <= MOST_NUMBERED else []),
         *(_names(classes) if named else []),
-        tag("rect", class_="border", width=size, height=size),
+        svg_tag("rect", class_="border", width=size, height=size),
         class_="matrix",
         viewBox=f"{number_text(-edge)} -0.1 {number_text(size + edge + 0.1)} "
         f"{number_text(size + edge + 0.1)}",
@@ -148,7 +148,7 @@ def _cells(counts: Counts) -> list[Markup]:
             if level:
                 kind = f"{'right' if said == true else 'wrong'} l{level}"
                 paths.setdefault(kind, []).append(f"M{said} {true}h1v1h-1z")
-    return [tag("path", class_=kind, d="".join(cells)) for kind, cells in sorted(paths.items())]
+    return [svg_tag("path", class_=kind, d="".join(cells)) for kind, cells in sorted(paths.items())]
 
 
 def _numbers(counts: Counts) -> list[Markup]:
@@ -159,7 +159,7 @@ def _numbers(counts: Counts) -> list[Markup]:
             share = round(100 * count / max(1, sum(row)))
             if share:
                 strong = {"class_": "strong"} if level > LEVELS // 2 else {}
-                drawn.append(tag("text", str(share), x=said + 0.5, y=true + 0.64, **strong))
+                drawn.append(svg_tag("text", str(share), x=said + 0.5, y=true + 0.64, **strong))
     return drawn
 
 
@@ -170,9 +170,9 @@ def _names(classes: Sequence[str]) -> list[Markup]:
         middle = number_text(place + 0.5)
         down = f"translate({middle} {size + 0.25}) rotate(-90)"
         left = number_text(place + 0.65)
-        drawn.append(tag("text", _short(name), class_="name", x="-0.25", y=left))
+        drawn.append(svg_tag("text", _short(name), class_="name", x="-0.25", y=left))
         if upright:
-            drawn.append(tag("text", name, x=middle, y=size + 0.6, class_="name upright"))
+            drawn.append(svg_tag("text", name, x=middle, y=size + 0.6, class_="name upright"))
         else:
-            drawn.append(tag("text", _short(name), class_="name", transform=down, dy="0.15"))
+            drawn.append(svg_tag("text", _short(name), class_="name", transform=down, dy="0.15"))
     return drawn

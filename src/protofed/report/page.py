@@ -13,22 +13,34 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from protofed.experiment.evaluate import Scores
+from protofed.experiment.evaluate import DomainScores
 from protofed.report import tables, words
-from protofed.report.charts import COLOURS, Line, Point, curves, frame, swatch
-from protofed.report.confusion import Confusion, accuracy, draw, mistakes
-from protofed.report.runs import Run
+from protofed.report.charts import (
+    COLOURS,
+    ChartLine,
+    CurvePoint,
+    chart_frame,
+    curve_chart,
+    legend_swatch,
+)
+from protofed.report.confusion import (
+    RunConfusion,
+    draw_confusion,
+    frequent_mistakes,
+    matrix_accuracy,
+)
+from protofed.report.runs import ReportRun
 from protofed.study.collect import check_comparable
-from protofed.study.formats import footnotes
-from protofed.study.table import Comparison, Rule, compare
+from protofed.study.formats import table_footnotes
+from protofed.study.table import ComparisonTable, Rule, compare_records
 
 FOLDER = resources.files("protofed.report")
-Groups = dict[str, list[Run]]  # the seeds of each method, by label
+Groups = dict[str, list[ReportRun]]  # the seeds of each method, by label
 
 
-def render(
-    runs: Sequence[Run],
-    confusions: Mapping[Path, Confusion] | None = None,
+def render_report(
+    runs: Sequence[ReportRun],
+    confusions: Mapping[Path, RunConfusion] | None = None,
     baseline: str | None = None,
     rule: Rule = "last_five",
     watched: bool = False,
@@ -51,16 +63,20 @@ def _file(name: str) -> str:
     return FOLDER.joinpath(name).read_text(encoding="utf-8")
 
 
-def _comparison(runs: Sequence[Run], baseline: str | None, rule: Rule) -> Comparison | None:
+def _comparison(
+    runs: Sequence[ReportRun], baseline: str | None, rule: Rule
+) -> ComparisonTable | None:
     """The table of the finished runs, if there are any."""
     records = [run.record for run in runs if run.record]
     if not records:
         return None
-    return compare(records, baseline, rule, check_comparable(records))
+    return compare_records(records, baseline, rule, check_comparable(records))
 
 
 def _content(
-    runs: Sequence[Run], confusions: Mapping[Path, Confusion] | None, table: Comparison | None
+    runs: Sequence[ReportRun],
+    confusions: Mapping[Path, RunConfusion] | None,
+    table: ComparisonTable | None,
 ) -> dict[str, Any]:
     """All that the template names."""
     groups: Groups = {}
@@ -69,49 +85,49 @@ def _content(
     slots = {label: place for place, label in enumerate(groups)}
     finished = {label: done for label, own in groups.items() if (done := _finished(own))}
     return {
-        "title": words.title(list(groups), runs[0].experiment.data.label),
-        "progress": words.progress(runs),
+        "title": words.report_title(list(groups), runs[0].experiment.data.label),
+        "progress": words.progress_rows(runs),
         "count": len(runs),
-        "headline": words.headline(table) if table else "",
-        "tiles": words.tiles(table) if table else [],
-        "results": tables.results(table) if table else None,
-        "footnotes": footnotes(table) if table else [],
-        "legend": [(swatch(slot), label) for label, slot in slots.items()],
+        "headline": words.report_headline(table) if table else "",
+        "tiles": words.headline_tiles(table) if table else [],
+        "results": tables.results_table(table) if table else None,
+        "footnotes": table_footnotes(table) if table else [],
+        "legend": [(legend_swatch(slot), label) for label, slot in slots.items()],
         "charts": _charts(groups, slots),
         "bars": tables.domain_bars(table, slots) if table else [],
         "personal": _personal(finished),
-        "opinions": tables.opinions(_finished(runs)) if table else None,
+        "opinions": tables.auxiliary_table(_finished(runs)) if table else None,
         "confusions": None if confusions is None else _confusions(finished, confusions),
-        "notices": words.notices(runs),
-        "holdings": tables.holdings(runs[0]),
+        "notices": words.report_notices(runs),
+        "holdings": tables.holdings_table(runs[0]),
         **_cost(groups, slots),
-        "changed": words.changed(groups),
-        "specs": words.whole_specs(groups),
-        "world": words.world(runs),
-        "provenance": words.provenance(runs),
-        "commands": words.commands(runs),
+        "changed": words.changed_settings(groups),
+        "specs": words.full_specs(groups),
+        "world": words.environment_table(runs),
+        "provenance": words.provenance_table(runs),
+        "commands": words.repeat_commands(runs),
     }
 
 
-def _finished(runs: Sequence[Run]) -> list[Run]:
+def _finished(runs: Sequence[ReportRun]) -> list[ReportRun]:
     return [run for run in runs if run.record]
 
 
-def _personal(groups: Mapping[str, Sequence[Run]]) -> list[tables.Table]:
-    made = [tables.clients(label, own, n) for n, (label, own) in enumerate(groups.items())]
+def _personal(groups: Mapping[str, Sequence[ReportRun]]) -> list[tables.HtmlTable]:
+    made = [tables.client_table(label, own, n) for n, (label, own) in enumerate(groups.items())]
     return [table for table in made if table]
 
 
-def _cost(groups: Mapping[str, Sequence[Run]], slots: Mapping[str, int]) -> dict[str, Any]:
+def _cost(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str, int]) -> dict[str, Any]:
     """Bytes and seconds, of runs that have at least one round."""
     begun = {label: own for label, runs in groups.items() if (own := [r for r in runs if r.rounds])}
     found = [tables.traffic_parts(own, way) for own in begun.values() for way in tables.UP_AND_DOWN]
     names = dict.fromkeys(name for parts in found for name in parts)
     parts = {name: place % COLOURS for place, name in enumerate(names)}
     return {
-        "traffic": tables.traffic(begun, parts) if begun else None,
-        "parts": [(swatch(slot, line=False), name) for name, slot in parts.items()],
-        "seconds": tables.seconds(begun, slots) if begun else None,
+        "traffic": tables.traffic_table(begun, parts) if begun else None,
+        "parts": [(legend_swatch(slot, line=False), name) for name, slot in parts.items()],
+        "seconds": tables.seconds_table(begun, slots) if begun else None,
     }
 
 
@@ -127,10 +143,10 @@ def _charts(groups: Groups, slots: Mapping[str, int]) -> list[tuple[str, Markup]
     return made
 
 
-Pick = Callable[[Scores], float | None]
+Pick = Callable[[DomainScores], float | None]
 
 
-def _mean(scores: Scores) -> float | None:
+def _mean(scores: DomainScores) -> float | None:
     return scores.mean
 
 
@@ -139,24 +155,26 @@ def _on(domain: str) -> Pick:
 
 
 def _chart(name: str, groups: Groups, slots: Mapping[str, int], pick: Pick) -> Markup:
-    lines: list[Line] = []
+    lines: list[ChartLine] = []
     for label, runs in groups.items():
         done = _finished(runs)
         if done:
-            lines.append(Line(label, slots[label], _points(done, pick)))
+            lines.append(ChartLine(label, slots[label], _points(done, pick)))
         for run in runs:
             if not run.record:
-                lines.append(Line(run.name, slots[label], _points([run], pick), thin=True))
+                lines.append(ChartLine(run.name, slots[label], _points([run], pick), thin=True))
     lines = [line for line in lines if line.points]
     last = max(run.experiment.rounds for runs in groups.values() for run in runs)
     ends = "; ".join(
         f"{one.label} {one.points[-1].mean:.2f} % after round {one.points[-1].round}"
         for one in lines
     )
-    return curves(lines, frame(lines, last), f"accuracy on {name} over rounds: {ends or 'none'}")
+    return curve_chart(
+        lines, chart_frame(lines, last), f"accuracy on {name} over rounds: {ends or 'none'}"
+    )
 
 
-def _points(runs: Sequence[Run], pick: Pick) -> list[Point]:
+def _points(runs: Sequence[ReportRun], pick: Pick) -> list[CurvePoint]:
     """The rounds that all these seeds were scored in."""
     by_round: dict[int, list[float]] = {}
     for run in runs:
@@ -165,13 +183,15 @@ def _points(runs: Sequence[Run], pick: Pick) -> list[Point]:
             if value is not None:
                 by_round.setdefault(evaluation.round, []).append(value)
     return [
-        Point(number, statistics.fmean(values), min(values), max(values))
+        CurvePoint(number, statistics.fmean(values), min(values), max(values))
         for number, values in sorted(by_round.items())
         if len(values) == len(runs)
     ]
 
 
-def _confusions(groups: Mapping[str, Sequence[Run]], found: Mapping[Path, Confusion]) -> list[Any]:
+def _confusions(
+    groups: Mapping[str, Sequence[ReportRun]], found: Mapping[Path, RunConfusion]
+) -> list[Any]:
     """For each method its runs, the first one open: name, whose model, fault, drawings."""
     return [
         (
@@ -182,14 +202,14 @@ def _confusions(groups: Mapping[str, Sequence[Run]], found: Mapping[Path, Confus
     ]
 
 
-def _drawings(confusion: Confusion) -> list[tuple[str, str, Markup, list[str]]]:
+def _drawings(confusion: RunConfusion) -> list[tuple[str, str, Markup, list[str]]]:
     """Of each domain: its name, the accuracy, the matrix, and the worst mistakes in words."""
     return [
         (
             matrix.domain,
-            f"{accuracy(matrix.counts):.2f} %",
-            draw(matrix, confusion.classes),
-            mistakes(matrix.counts, confusion.classes),
+            f"{matrix_accuracy(matrix.counts):.2f} %",
+            draw_confusion(matrix, confusion.classes),
+            frequent_mistakes(matrix.counts, confusion.classes),
         )
         for matrix in confusion.matrices
     ]

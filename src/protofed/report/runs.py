@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.disk import sha256
+from protofed.core.disk import file_sha256
 from protofed.core.errors import ProtofedError
 from protofed.experiment import records
-from protofed.experiment.evaluate import Evaluation, Scores
-from protofed.experiment.parse import recorded
+from protofed.experiment.evaluate import DomainScores, Evaluation
+from protofed.experiment.parse import load_spec
 from protofed.experiment.records import Holdings, World
-from protofed.experiment.result import Result, read_evaluations
+from protofed.experiment.result import RunResult, read_evaluations
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
-from protofed.study.collect import Record, check_comparable, read_record
+from protofed.study.collect import RunRecord, check_comparable, read_record
 
 FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl", "done")
 
 
-class Run(NamedTuple):
+class ReportRun(NamedTuple):
     """One run, as far as it is."""
 
     folder: Path
@@ -31,7 +31,7 @@ class Run(NamedTuple):
     rounds: list[dict[str, Any]]
     parts: Holdings  # who holds what; empty before the run has begun
     world: World  # versions, and the data's fingerprints; empty before the run has begun
-    record: Record | None  # of a finished run
+    record: RunRecord | None  # of a finished run
 
     @property
     def seed(self) -> int:
@@ -49,7 +49,7 @@ class Run(NamedTuple):
         return f"{self.label}, seed {self.seed}"
 
 
-def stamp(folders: Sequence[Path]) -> tuple[object, ...]:
+def files_stamp(folders: Sequence[Path]) -> tuple[object, ...]:
     """Something that changes whenever a file of these runs does."""
     return tuple(_changed(folder / name) for folder in folders for name in FILES)
 
@@ -62,7 +62,7 @@ def _changed(file: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
     """All runs, in the order given; those that cannot stand in one table are refused."""
     distinct = list({folder.resolve(): folder for folder in folders}.values())
     experiments = [_experiment(folder) for folder in distinct]
@@ -78,13 +78,13 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 def _experiment(folder: Path) -> Experiment:
     if not (folder / "spec.json").exists():
         raise ProtofedError(f"{folder} holds no run: name run folders, for example runs/*")
-    return recorded(folder)
+    return load_spec(folder)
 
 
 def _labels(experiments: Sequence[Experiment]) -> list[str]:
     """The methods' labels; where one method runs with several settings, those that differ too."""
-    settings = [flat(experiment.plain()["method"]) for experiment in experiments]
-    labels = [experiment.method.about.label for experiment in experiments]
+    settings = [flatten_spec(experiment.to_dict()["method"]) for experiment in experiments]
+    labels = [experiment.method.info.label for experiment in experiments]
     named = []
     for label, own in zip(labels, settings, strict=True):
         kin = [s for other, s in zip(labels, settings, strict=True) if other == label]
@@ -94,44 +94,44 @@ def _labels(experiments: Sequence[Experiment]) -> list[str]:
     return named
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten_spec(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested plain data as one level: ``training.lr`` -> ``0.01``."""
     found: dict[str, str] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            found |= flat(value, f"{name}.")
+            found |= flatten_spec(value, f"{name}.")
         else:
             found[name] = value if isinstance(value, str) else json.dumps(value)
     return found
 
 
-def _read(folder: Path, experiment: Experiment, label: str) -> Run:
+def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:
     place = RunDir(folder)
     parts, world = folder / "partition.json", folder / "env.json"
-    return Run(
+    return ReportRun(
         folder=folder,
         label=label,
         experiment=experiment,
         evaluations=read_evaluations(place),
         rounds=place.lines(place.rounds),
-        parts=records.read(records.HOLDINGS, parts) if parts.exists() else [],
-        world=records.read(records.WORLD, world) if world.exists() else {},
+        parts=records.read_record_file(records.HOLDINGS, parts) if parts.exists() else [],
+        world=records.read_record_file(records.WORLD, world) if world.exists() else {},
         record=read_record(folder, label) if place.done.exists() else None,
     )
 
 
-def _unfinished(run: Run) -> Record:
+def _unfinished(run: ReportRun) -> RunRecord:
     """A run on its way as a record without scores, so that its spec is checked like the others."""
-    nothing = Scores({})
-    result = Result(
+    nothing = DomainScores({})
+    result = RunResult(
         run.folder, run.experiment.digest, {}, nothing, nothing, {}, None, None, (), 0.0
     )
-    parts = sha256(run.folder / "partition.json")
-    return Record(run.label, run.seed, run.experiment, result, run.world, parts)
+    parts = file_sha256(run.folder / "partition.json")
+    return RunRecord(run.label, run.seed, run.experiment, result, run.world, parts)
 
 
-def _same_domains(runs: Sequence[Run]) -> None:
+def _same_domains(runs: Sequence[ReportRun]) -> None:
     for run in runs[1:]:
         mine, first = (set(r.evaluations[0].scores.domains) for r in (run, runs[0]))
         if mine != first:

@@ -17,13 +17,13 @@ LOOK = 1.0  # seconds between two looks at the run folders
 TRIES = 50  # ports
 
 
-class Server(ThreadingHTTPServer):
+class ReportServer(ThreadingHTTPServer):
     """Holds the newest page as bytes; a request never touches the disk."""
 
     daemon_threads = True
 
     def __init__(self, port: int, page: str):
-        super().__init__((HOST, port), Handler)
+        super().__init__((HOST, port), ReportHandler)
         self.page = page.encode()
 
     def server_bind(self) -> None:
@@ -41,10 +41,10 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
 
-class Handler(BaseHTTPRequestHandler):
+class ReportHandler(BaseHTTPRequestHandler):
     """Answers a GET or HEAD of ``/`` and nothing else."""
 
-    server: Server
+    server: ReportServer
     server_version, sys_version = "protofed", ""
     timeout = 10
 
@@ -80,18 +80,18 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: a page that asks every other second would fill the terminal."""
 
 
-def open_server(port: int, page: str) -> Server:
+def open_server(port: int, page: str) -> ReportServer:
     """A server on this port, or on the next free one."""
     for tried in range(port, min(port + TRIES, 65536)):
         try:
-            return Server(tried, page)
+            return ReportServer(tried, page)
         except OSError as fault:
             if fault.errno != errno.EADDRINUSE:
                 raise ProtofedError(f"--port {tried}: {fault.strerror}; choose another") from fault
     raise ProtofedError(f"--port {port}: this and the next ports are taken; choose another")
 
 
-def watch(
+def watch_report(
     make: Callable[[], str],
     stamp: Callable[[], object],
     port: int,
@@ -116,7 +116,7 @@ def watch(
         server.server_close()
 
 
-def _renew(server: Server, make: Callable[[], str], say: Callable[[str], None]) -> None:
+def _renew(server: ReportServer, make: Callable[[], str], say: Callable[[str], None]) -> None:
     """Show a new version; while a run folder is unreadable, the one before stays."""
     try:
         server.show(make())

@@ -6,46 +6,46 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.disk import sha256
+from protofed.core.disk import file_sha256
 from protofed.core.errors import ProtofedError
 from protofed.experiment import records
-from protofed.experiment.parse import recorded
+from protofed.experiment.parse import load_spec
 from protofed.experiment.records import World
-from protofed.experiment.result import Result, read_result
+from protofed.experiment.result import RunResult, read_result
 from protofed.experiment.rundir import RunDir
 from protofed.experiment.spec import Experiment
 
 APART = ("method", "seed", "public")  # what the runs of one table may differ in
 
 
-class Record(NamedTuple):
+class RunRecord(NamedTuple):
     """One finished run: its row, its seed, its spec and what it reached."""
 
     label: str
     seed: int
     experiment: Experiment
-    result: Result
+    result: RunResult
     world: World  # data, versions
     partition: str  # SHA-256 of who holds what
 
 
-def read_record(folder: Path, label: str | None = None) -> Record:
+def read_record(folder: Path, label: str | None = None) -> RunRecord:
     """A run folder as a record; a folder whose files do not belong together is refused."""
     place = RunDir(folder)
     if not place.done.exists():
         raise ProtofedError(f"{folder} holds no finished run\nrun it to its end first")
-    experiment = recorded(folder)
-    return Record(
-        label=label or experiment.method.about.label,
+    experiment = load_spec(folder)
+    return RunRecord(
+        label=label or experiment.method.info.label,
         seed=experiment.seed,
         experiment=experiment,
         result=read_result(place),
-        world=records.read(records.WORLD, folder / "env.json"),
-        partition=sha256(folder / "partition.json"),
+        world=records.read_record_file(records.WORLD, folder / "env.json"),
+        partition=file_sha256(folder / "partition.json"),
     )
 
 
-def check_comparable(records: Sequence[Record], free: Iterable[str] = APART) -> list[str]:
+def check_comparable(records: Sequence[RunRecord], free: Iterable[str] = APART) -> list[str]:
     """Refuse runs that differ in more than the method; what else a reader must know, as lines."""
     if not records:
         raise ProtofedError("no runs to compare")
@@ -58,12 +58,12 @@ def check_comparable(records: Sequence[Record], free: Iterable[str] = APART) -> 
     return [*_missing(records), *_versions(records)]
 
 
-def _two(one: Record, other: Record) -> str:
+def _two(one: RunRecord, other: RunRecord) -> str:
     return f"{one.result.folder} and {other.result.folder}"
 
 
-def _same_spec(one: Record, other: Record, apart: set[str]) -> None:
-    mine, theirs = one.experiment.plain(), other.experiment.plain()
+def _same_spec(one: RunRecord, other: RunRecord, apart: set[str]) -> None:
+    mine, theirs = one.experiment.to_dict(), other.experiment.to_dict()
     wrong = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
     wrong = [name for name in wrong if name not in apart]
     if wrong:
@@ -72,9 +72,9 @@ def _same_spec(one: Record, other: Record, apart: set[str]) -> None:
         )
 
 
-def _same_partitions(records: Sequence[Record]) -> None:
+def _same_partitions(records: Sequence[RunRecord]) -> None:
     """Runs with the same seed must have the same images at the same clients."""
-    seen: dict[int, Record] = {}
+    seen: dict[int, RunRecord] = {}
     for record in records:
         twin = seen.setdefault(record.seed, record)
         if twin.partition != record.partition:
@@ -84,7 +84,7 @@ def _same_partitions(records: Sequence[Record]) -> None:
             )
 
 
-def _missing(records: Sequence[Record]) -> list[str]:
+def _missing(records: Sequence[RunRecord]) -> list[str]:
     every = sorted({record.seed for record in records})
     lines = []
     for label in dict.fromkeys(record.label for record in records):
@@ -95,7 +95,7 @@ def _missing(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def _versions(records: Sequence[Record]) -> list[str]:
+def _versions(records: Sequence[RunRecord]) -> list[str]:
     found = sorted({str(record.world.get("torch")) for record in records})
     return [f"runs were made with different versions of torch: {', '.join(found)}"][
         : len(found) > 1

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from protofed.experiment.result import marked
-from protofed.study.stats import Difference, Spread, fewest_pairs
-from protofed.study.table import Comparison, Row
+from protofed.experiment.result import mark_unseen
+from protofed.study.stats import PairedDifference, SeedSpread, fewest_pairs
+from protofed.study.table import ComparisonTable, MethodRow
 
 Format = Literal["table", "markdown", "latex", "csv", "json"]
 TEX = {
@@ -23,14 +23,14 @@ TEX = {
 HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
 
 
-def cell(value: Spread | None) -> str:
+def format_spread(value: SeedSpread | None) -> str:
     """``61.15`` for one seed, ``61.15 ± 0.42`` for several."""
     if value is None:
         return "-"
     return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
 
 
-def gap(value: Difference | None) -> str:
+def format_difference(value: PairedDifference | None) -> str:
     """``+1.20 [+0.30, +2.10]``: the difference and its 95 % interval."""
     if value is None:
         return ""
@@ -39,27 +39,31 @@ def gap(value: Difference | None) -> str:
     return f"{value.mean:+.2f} [{value.low:+.2f}, {value.high:+.2f}]"
 
 
-def verdict(value: Difference | None) -> str:
+def format_p_value(value: PairedDifference | None) -> str:
     """The p-value, or why there is none."""
     if value is None:
         return ""
     return "too few seeds to test" if value.p is None else f"p = {value.p:.3f}"
 
 
-def header(table: Comparison) -> list[str]:
+def table_header(table: ComparisonTable) -> list[str]:
     """The heads of the columns."""
-    columns = [HEADS.get(name, marked(name, table.unseen)) for name in table.columns]
+    columns = [HEADS.get(name, mark_unseen(name, table.unseen)) for name in table.columns]
     return ["method", *columns, *([f"to {table.baseline}", "test"] if table.baseline else [])]
 
 
-def line(table: Comparison, row: Row) -> list[str]:
+def table_row(table: ComparisonTable, row: MethodRow) -> list[str]:
     """A row as text."""
-    cells = [cell(row.cells[name]) for name in table.columns]
-    compared = [gap(row.difference), verdict(row.difference)] if table.baseline else []
+    cells = [format_spread(row.cells[name]) for name in table.columns]
+    compared = (
+        [format_difference(row.difference), format_p_value(row.difference)]
+        if table.baseline
+        else []
+    )
     return [row.label, *cells, *compared]
 
 
-def footnotes(table: Comparison) -> list[str]:
+def table_footnotes(table: ComparisonTable) -> list[str]:
     """What must stand under the table."""
     seeds = sorted({seed for row in table.rows for seed in row.seeds})
     count = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
@@ -81,31 +85,31 @@ def footnotes(table: Comparison) -> list[str]:
     return [*notes, *table.notes, f"runs: {runs}"]
 
 
-def markdown(table: Comparison) -> str:
+def table_markdown(table: ComparisonTable) -> str:
     """A Markdown table; best in bold, second in italics."""
-    head = header(table)
+    head = table_header(table)
     rows = [
-        [_marked(table, row, place, text) for place, text in enumerate(line(table, row))]
+        [_marked(table, row, place, text) for place, text in enumerate(table_row(table, row))]
         for row in table.rows
     ]
     body = [head, ["---"] * len(head), *rows]
     text = "\n".join(f"| {' | '.join(_safe(part, '|') for part in parts)} |" for parts in body)
-    return text + "\n\n" + "\n".join(f"- {note}" for note in footnotes(table)) + "\n"
+    return text + "\n\n" + "\n".join(f"- {note}" for note in table_footnotes(table)) + "\n"
 
 
-def latex(table: Comparison) -> str:
+def table_latex(table: ComparisonTable) -> str:
     """A booktabs table; best in bold, second underlined."""
     rows, width = [], 1 + len(table.columns) + bool(table.baseline)  # without the test
     for row in table.rows:
-        cells = [tex(text) for text in line(table, row)[:width]]
+        cells = [escape_latex(text) for text in table_row(table, row)[:width]]
         for place, name in enumerate(table.columns, start=1):
             standing = table.standing(name, row.label)
             if standing:
                 command = "textbf" if standing == "best" else "underline"
                 cells[place] = f"\\{command}{{{cells[place]}}}"
         rows.append(" & ".join(cells) + r" \\")
-    heads = " & ".join(tex(text) for text in header(table)[:width]) + r" \\"
-    notes = "\n".join(f"% {note}" for note in footnotes(table))
+    heads = " & ".join(escape_latex(text) for text in table_header(table)[:width]) + r" \\"
+    notes = "\n".join(f"% {note}" for note in table_footnotes(table))
     columns = "l" + "c" * (width - 1)
     body = "\n".join(rows)
     return (
@@ -114,7 +118,7 @@ def latex(table: Comparison) -> str:
     )
 
 
-def comma_separated(table: Comparison) -> str:
+def table_csv(table: ComparisonTable) -> str:
     """One line a method and column: method, column, mean, std, seeds; for other programs."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -127,20 +131,20 @@ def comma_separated(table: Comparison) -> str:
     return out.getvalue()
 
 
-def as_json(table: Comparison) -> str:
+def table_json(table: ComparisonTable) -> str:
     """All there is, as JSON."""
-    return json.dumps(table.plain(), indent=2, allow_nan=False) + "\n"
+    return json.dumps(table.to_dict(), indent=2, allow_nan=False) + "\n"
 
 
-FORMATS: dict[str, Callable[[Comparison], str]] = {
-    "markdown": markdown,
-    "latex": latex,
-    "csv": comma_separated,
-    "json": as_json,
+FORMATS: dict[str, Callable[[ComparisonTable], str]] = {
+    "markdown": table_markdown,
+    "latex": table_latex,
+    "csv": table_csv,
+    "json": table_json,
 }
 
 
-def _marked(table: Comparison, row: Row, place: int, text: str) -> str:
+def _marked(table: ComparisonTable, row: MethodRow, place: int, text: str) -> str:
     """A cell of a Markdown table, marked if it is one of the best two."""
     if not 1 <= place <= len(table.columns):
         return text
@@ -153,11 +157,17 @@ def _safe(text: str, mark: str) -> str:
     return text.replace(mark, f"\\{mark}")
 
 
-def tex(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Text that LaTeX prints as it is."""
     return "".join(TEX.get(c, c) for c in text)
 
 
-def terminal(table: Comparison) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:
+def table_terminal(
+    table: ComparisonTable,
+) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:
     """Head, rows and footnotes for the terminal."""
-    return header(table), [line(table, row) for row in table.rows], footnotes(table)
+    return (
+        table_header(table),
+        [table_row(table, row) for row in table.rows],
+        table_footnotes(table),
+    )

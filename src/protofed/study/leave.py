@@ -10,23 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import experiment_from
-from protofed.experiment.result import Result
-from protofed.study.collect import Record
-from protofed.study.formats import cell, tex
-from protofed.study.stats import Spread
+from protofed.experiment.parse import parse_experiment
+from protofed.experiment.result import RunResult
+from protofed.study.collect import RunRecord
+from protofed.study.formats import escape_latex, format_spread
+from protofed.study.stats import SeedSpread
 from protofed.study.table import Rule
-from protofed.study.variants import Variant
+from protofed.study.variants import GridVariant
 
 EACH = "each"  # the word for every domain in turn
 
 
-class Unseen(NamedTuple):
+class UnseenScores(NamedTuple):
     """A method's rows by left-out domain, each with its cells by test domain."""
 
     label: str
-    rows: dict[str, dict[str, Spread | None]]
-    mean: Spread | None  # over the left-out domains, each on the run that did not see it
+    rows: dict[str, dict[str, SeedSpread | None]]
+    mean: SeedSpread | None  # over the left-out domains, each on the run that did not see it
     digests: dict[str, list[str]]
 
     @property
@@ -34,7 +34,7 @@ class Unseen(NamedTuple):
         """The test domains, in the order of the spec."""
         return list(dict.fromkeys(name for row in self.rows.values() for name in row))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         rows = {
             left: {name: value and value._asdict() for name, value in row.items()}
@@ -44,21 +44,21 @@ class Unseen(NamedTuple):
         return {"method": self.label, "left_out": rows, "unseen_mean": mean, "runs": self.digests}
 
 
-def each(variants: Sequence[Variant]) -> list[Variant]:
+def leave_each_out(variants: Sequence[GridVariant]) -> list[GridVariant]:
     """Every variant once for each of its domains, which it leaves out."""
     return [
-        Variant(f"{label} without {domain}", {**raw, "leave_out": domain})
+        GridVariant(f"{label} without {domain}", {**raw, "leave_out": domain})
         for label, raw in variants
-        for domain in experiment_from(raw).data.domains
+        for domain in parse_experiment(raw).data.domains
     ]
 
 
-def whole_label(label: str, left_out: str | None) -> str:
+def leave_out_label(label: str, left_out: str | None) -> str:
     """The label of the variant that `each` made one without a domain of."""
     return label.removesuffix(f" without {left_out}")
 
 
-def gather(records: Sequence[Record], rule: Rule) -> list[Unseen]:
+def unseen_scores(records: Sequence[RunRecord], rule: Rule) -> list[UnseenScores]:
     """The finished runs of a leave-out study by method."""
     found = []
     for label in dict.fromkeys(record.label for record in records):
@@ -71,26 +71,26 @@ def gather(records: Sequence[Record], rule: Rule) -> list[Unseen]:
         names = [domain for domain in order if domain in tested]
         rows = {left: _row(seeds, names) for left, seeds in on.items()}
         digests = {left: [run.digest[:12] for run in of.values()] for left, of in runs.items()}
-        found.append(Unseen(label, rows, _mean(runs, rule), digests))
+        found.append(UnseenScores(label, rows, _mean(runs, rule), digests))
     if not found:
         raise ProtofedError("no run was finished")
     return found
 
 
-def _on(run: Result, rule: Rule) -> dict[str, float | None]:
+def _on(run: RunResult, rule: Rule) -> dict[str, float | None]:
     return (run.last_five if rule == "last_five" else run.last).domains
 
 
 def _row(
     seeds: Sequence[dict[str, float | None]], names: Sequence[str]
-) -> dict[str, Spread | None]:
+) -> dict[str, SeedSpread | None]:
     """Each test domain's score over seeds; none if no run was tested on it."""
     columns = {name: [scores.get(name) for scores in seeds] for name in names}
     known = {name: [v for v in values if v is not None] for name, values in columns.items()}
-    return {name: Spread.of(values) if values else None for name, values in known.items()}
+    return {name: SeedSpread.of(values) if values else None for name, values in known.items()}
 
 
-def _mean(runs: dict[str, dict[int, Result]], rule: Rule) -> Spread | None:
+def _mean(runs: dict[str, dict[int, RunResult]], rule: Rule) -> SeedSpread | None:
     """The mean over left-out domains by seed, then over the seeds that have all of them."""
     seeds = set.intersection(*(set(of) for of in runs.values()))
     means = []
@@ -98,31 +98,37 @@ def _mean(runs: dict[str, dict[int, Result]], rule: Rule) -> Spread | None:
         values = [_on(of[seed], rule).get(left) for left, of in runs.items()]
         known = [value for value in values if value is not None]
         means += [statistics.fmean(known)] if known else []
-    return Spread.of(means) if means else None
+    return SeedSpread.of(means) if means else None
 
 
-def table(unseen: Unseen) -> tuple[list[str], list[list[str]]]:
+def unseen_table(unseen: UnseenScores) -> tuple[list[str], list[list[str]]]:
     """Head and rows: the left-out domain, the scores on all, and its own once more at the end."""
     head = [f"{unseen.label}, trained without", *unseen.domains, "on the unseen"]
     rows = []
     for left, row in unseen.rows.items():
-        cells = [f"[{cell(row[d])}]" if d == left else cell(row[d]) for d in unseen.domains]
-        rows.append([left, *cells, cell(row.get(left))])
-    return head, [*rows, ["mean of the unseen", *[""] * len(unseen.domains), cell(unseen.mean)]]
+        cells = [
+            f"[{format_spread(row[d])}]" if d == left else format_spread(row[d])
+            for d in unseen.domains
+        ]
+        rows.append([left, *cells, format_spread(row.get(left))])
+    return head, [
+        *rows,
+        ["mean of the unseen", *[""] * len(unseen.domains), format_spread(unseen.mean)],
+    ]
 
 
-def side_by_side(found: Sequence[Unseen]) -> tuple[list[str], list[list[str]]]:
+def unseen_summary(found: Sequence[UnseenScores]) -> tuple[list[str], list[list[str]]]:
     """Methods x left-out domains, on the unseen only, and the mean."""
     domains = list(dict.fromkeys(left for one in found for left in one.rows))
     head = ["on the unseen domain", *domains, "mean"]
     rows = []
     for one in found:
         own = [one.rows.get(left, {}).get(left) for left in domains]
-        rows.append([one.label, *map(cell, own), cell(one.mean)])
+        rows.append([one.label, *map(format_spread, own), format_spread(one.mean)])
     return head, rows
 
 
-def footnotes(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> list[str]:
+def unseen_footnotes(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> list[str]:
     """What must stand under the tables."""
     told = [f"accuracy in %, {rule}; [in brackets]: on the domain that was left out"]
     told += [f"note: {note}" for note in notes]
@@ -132,10 +138,12 @@ def footnotes(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> list[
     return told
 
 
-def markdown(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
+def unseen_markdown(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
     """A Markdown table a method, and one of all if there are several."""
-    tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
-    under = [f"- {line}" for line in footnotes(found, rule, notes)]
+    tables = [unseen_table(one) for one in found] + (
+        [unseen_summary(found)] if len(found) > 1 else []
+    )
+    under = [f"- {line}" for line in unseen_footnotes(found, rule, notes)]
     parts = [*(_lines(head, rows) for head, rows in tables), under]
     return "\n".join("\n".join(lines) + "\n" for lines in parts)
 
@@ -145,22 +153,24 @@ def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(part.replace("|", "\\|") for part in line) + " |" for line in lines]
 
 
-def latex(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
+def unseen_latex(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
     """A booktabs table a method, and one of all if there are several."""
-    tables = [table(one) for one in found] + ([side_by_side(found)] if len(found) > 1 else [])
-    above = "".join(f"% {line}\n" for line in footnotes(found, rule, notes))
+    tables = [unseen_table(one) for one in found] + (
+        [unseen_summary(found)] if len(found) > 1 else []
+    )
+    above = "".join(f"% {line}\n" for line in unseen_footnotes(found, rule, notes))
     return above + "\n".join(_tabular(head, rows) for head, rows in tables)
 
 
 def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    heads, *body = ([tex(part) for part in line] for line in [head, *rows])
+    heads, *body = ([escape_latex(part) for part in line] for line in [head, *rows])
     lines = [" & ".join(line) + r" \\" for line in body]
     columns = "l" + "c" * (len(head) - 1)
     top = [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule"]
     return "\n".join([*top, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def comma_separated(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
+def unseen_csv(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
     """One line a method, left-out domain and test domain; no place for notes."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -172,15 +182,15 @@ def comma_separated(found: Sequence[Unseen], rule: str, notes: Sequence[str]) ->
     return out.getvalue()
 
 
-def as_json(found: Sequence[Unseen], rule: str, notes: Sequence[str]) -> str:
+def unseen_json(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
     """All there is, as JSON."""
-    plain = [{**one.plain(), "rule": rule, "notes": list(notes)} for one in found]
+    plain = [{**one.to_dict(), "rule": rule, "notes": list(notes)} for one in found]
     return json.dumps(plain, indent=2, allow_nan=False) + "\n"
 
 
-FORMATS: dict[str, Callable[[Sequence[Unseen], str, Sequence[str]], str]] = {
-    "markdown": markdown,
-    "latex": latex,
-    "csv": comma_separated,
-    "json": as_json,
+FORMATS: dict[str, Callable[[Sequence[UnseenScores], str, Sequence[str]], str]] = {
+    "markdown": unseen_markdown,
+    "latex": unseen_latex,
+    "csv": unseen_csv,
+    "json": unseen_json,
 }

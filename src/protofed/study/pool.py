@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import BusyError, ProtofedError
-from protofed.core.lifeline import deaf_children, end_with_the_parent
-from protofed.core.lock import is_held
+from protofed.core.lifeline import exit_with_parent, ignore_sigint_in_children
+from protofed.core.lock import is_locked
 from protofed.experiment.rundir import RunDir
-from protofed.study.variants import Cell
+from protofed.study.variants import GridCell
 
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 LOOK = 0.3  # seconds between two looks at the runs
 BUSY = 3  # exit code of a process that found its run held by another
 
 
-class Progress(NamedTuple):
+class GridProgress(NamedTuple):
     """How far the grid is; rounds are counted over all runs."""
 
     rounds: int
@@ -37,17 +37,17 @@ class Progress(NamedTuple):
     news: str = ""  # a run that just ended, or is waited for
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[GridProgress], None]
 
 
-def run_all(cells: Sequence[Cell], workers: int, watch: Watch) -> dict[Path, str]:
+def run_all(cells: Sequence[GridCell], workers: int, watch: Watch) -> dict[Path, str]:
     """Run what is not finished, `workers` at a time; the faults of failed runs by folder.
 
     Ctrl-C stops all of them; the same grid started again goes on where they were.
     """
     for cell in cells:
         RunDir(cell.folder).check(cell.experiment)
-    pool = Pool(cells, workers, watch)
+    pool = RunPool(cells, workers, watch)
     before = {number: signal.signal(number, _stop) for number in ENDINGS}
     try:
         return pool.play()
@@ -62,15 +62,15 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-class Pool:
+class RunPool:
     """The processes at work; progress is read from the run folders, so it survives a restart."""
 
-    def __init__(self, cells: Sequence[Cell], workers: int, watch: Watch):
+    def __init__(self, cells: Sequence[GridCell], workers: int, watch: Watch):
         self.cells = list({cell.folder: cell for cell in cells}.values())  # equal ones run once
         self.workers, self.watch = workers, watch
         self.waiting = [cell for cell in self.cells if not RunDir(cell.folder).done.exists()]
-        self.running: list[tuple[Cell, SpawnProcess, Connection]] = []
-        self.elsewhere: list[Cell] = []  # at work in a process that is not ours
+        self.running: list[tuple[GridCell, SpawnProcess, Connection]] = []
+        self.elsewhere: list[GridCell] = []  # at work in a process that is not ours
         self.faults: dict[Path, str] = {}
         self.began, self.at_start = time.monotonic(), self._rounds()
 
@@ -90,27 +90,27 @@ class Pool:
                 self._tell("")
         return self.faults
 
-    def _begin(self, cell: Cell) -> None:
+    def _begin(self, cell: GridCell) -> None:
         """Start a run, unless another process has it or has finished it since."""
-        if is_held(cell.folder):
+        if is_locked(cell.folder):
             self._tell(self._wait_for(cell))
         elif not RunDir(cell.folder).done.exists():
             self.running.append(_start(cell))
 
-    def _wait_for(self, cell: Cell) -> str:
+    def _wait_for(self, cell: GridCell) -> str:
         self.elsewhere.append(cell)
         return f"waiting for {_name(cell)}, which another process is running in {cell.folder}"
 
     def _look_elsewhere(self) -> None:
         """Take over what another process has left, finished or not."""
-        for cell in [cell for cell in self.elsewhere if not is_held(cell.folder)]:
+        for cell in [cell for cell in self.elsewhere if not is_locked(cell.folder)]:
             self.elsewhere.remove(cell)
             if RunDir(cell.folder).done.exists():
                 self._tell(f"{_name(cell)}: finished by another process")
             else:
                 self.waiting.insert(0, cell)
 
-    def _take(self, cell: Cell, process: SpawnProcess, pipe: Connection) -> str:
+    def _take(self, cell: GridCell, process: SpawnProcess, pipe: Connection) -> str:
         """What became of a run."""
         process.join()
         name = _name(cell)
@@ -140,14 +140,14 @@ class Pool:
         made, spent = now - self.at_start, time.monotonic() - self.began
         left = spent / made * (total - now) if made else None
         done = sum(RunDir(cell.folder).done.exists() for cell in self.cells)
-        self.watch(Progress(now, total, done, len(self.cells), left, news))
+        self.watch(GridProgress(now, total, done, len(self.cells), left, news))
 
 
-def _name(cell: Cell) -> str:
+def _name(cell: GridCell) -> str:
     return f"{cell.label}, seed {cell.seed}"
 
 
-def _finished(cell: Cell) -> int:
+def _finished(cell: GridCell) -> int:
     """The rounds that a run has behind it, counted in its file."""
     try:
         return RunDir(cell.folder).rounds.read_bytes().count(b"\n")
@@ -155,25 +155,27 @@ def _finished(cell: Cell) -> int:
         return 0
 
 
-def _start(cell: Cell) -> tuple[Cell, SpawnProcess, Connection]:
+def _start(cell: GridCell) -> tuple[GridCell, SpawnProcess, Connection]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(cell, theirs), daemon=True)
-    with deaf_children():  # the parent decides
+    with ignore_sigint_in_children():  # the parent decides
         process.start()
     theirs.close()
     return cell, process, ours
 
 
-def _work(cell: Cell, pipe: Connection) -> None:
+def _work(cell: GridCell, pipe: Connection) -> None:
     """One run, in its own process; a fault that is for people goes back through the pipe."""
     for number in ENDINGS:
         signal.signal(number, signal.SIG_DFL)
-    end_with_the_parent()  # its folder keeps the last checkpoint
+    exit_with_parent()  # its folder keeps the last checkpoint
     from protofed.experiment.runner import run
 
     try:
-        run(cell.experiment, cell.folder, workers=0)  # the grid's runs are side by side already
+        run(
+            cell.experiment, cell.folder, workers=0
+        )  # the grid's runs are side by side already
     except BusyError:
         raise SystemExit(BUSY) from None
     except ProtofedError as fault:

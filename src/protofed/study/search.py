@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import Raw, choose, set_field
-from protofed.study.variants import Cell, Variant, cells
+from protofed.experiment.parse import Raw, choose_named, set_field
+from protofed.study.variants import GridCell, GridVariant, grid_cells
 
 VALIDATION = 0.2  # share of each client's images, where the spec names none
 
 
-class Axis(NamedTuple):
+class SearchAxis(NamedTuple):
     """A field of the spec and the range of its values."""
 
     field: str
@@ -26,34 +26,34 @@ class Axis(NamedTuple):
         return self.low > 0 and self.high >= 10 * self.low
 
 
-def axis(text: str) -> Axis:
+def parse_axis(text: str) -> SearchAxis:
     """The axis of ``method.lam=0.01..1``."""
     field, equals, values = text.partition("=")
     low, dots, high = values.partition("..")
     try:
-        made = Axis(field, float(low), float(high))
+        made = SearchAxis(field, float(low), float(high))
     except ValueError:
-        made = Axis(field, 1.0, 0.0)
+        made = SearchAxis(field, 1.0, 0.0)
     if not (field and equals and dots) or not made.low < made.high:
         raise ProtofedError(f"--search {text}: write section.field=low..high")
     return made
 
 
-def search(
+def run_search(
     name: str,
-    axes: Sequence[Axis],
+    axes: Sequence[SearchAxis],
     trials: int,
     raw: Raw,
     runs: Path,
-    play: Callable[[Cell], float],
-) -> Iterator[tuple[Cell, float | str]]:
+    play: Callable[[GridCell], float],
+) -> Iterator[tuple[GridCell, float | str]]:
     """Trials one after the other, each with its score, or with the fault that ended it.
 
     The test images are never looked at. The sampler has a fixed seed and finished runs are read,
     so that a search that was stopped takes the same way again.
     """
     study = _study()
-    shared = {"validation": VALIDATION, **choose(raw, "method", name)}
+    shared = {"validation": VALIDATION, **choose_named(raw, "method", name)}
     for _ in range(trials):
         trial = study.ask()
         own, words = shared, []
@@ -61,7 +61,7 @@ def search(
             value = trial.suggest_float(one.field, one.low, one.high, log=one.log)
             words.append(f"{one.field}={value:.3g}")
             own = set_field(own, words[-1])
-        (cell,) = cells([Variant(" ".join(words), own)], [0], runs)
+        (cell,) = grid_cells([GridVariant(" ".join(words), own)], [0], runs)
         try:
             score = play(cell)
         except ProtofedError as fault:  # too bold, most likely; the sampler goes elsewhere

@@ -13,20 +13,20 @@ from scipy import stats
 LEVEL = 0.95  # of intervals
 
 
-class Spread(NamedTuple):
+class SeedSpread(NamedTuple):
     """Some values: their mean and their (sample) standard deviation; none for a single one."""
 
     mean: float
     std: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> SeedSpread:
         """The spread of at least one value."""
         several = len(values) > 1
         return cls(statistics.fmean(values), statistics.stdev(values) if several else None)
 
 
-class Difference(NamedTuple):
+class PairedDifference(NamedTuple):
     """Ours minus theirs over paired runs."""
 
     mean: float
@@ -44,14 +44,16 @@ def fewest_pairs(tests: int) -> int:
     return math.ceil(math.log2(2 * tests / (1 - LEVEL)))
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float], tests: int = 1) -> Difference:
+def paired_difference(
+    ours: Sequence[float], theirs: Sequence[float], tests: int = 1
+) -> PairedDifference:
     """Compare runs that share their seeds, pair by pair; `tests` is how many are made at once."""
     gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
-    mean, std = Spread.of(gaps)
+    mean, std = SeedSpread.of(gaps)
     if std is None:
-        return Difference(mean, None, None, None, 1)
+        return PairedDifference(mean, None, None, None, 1)
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(gaps) - 1)) * std / math.sqrt(len(gaps))
-    return Difference(mean, mean - reach, mean + reach, _signed_rank(gaps, tests), len(gaps))
+    return PairedDifference(mean, mean - reach, mean + reach, _signed_rank(gaps, tests), len(gaps))
 
 
 def _signed_rank(gaps: Sequence[float], tests: int) -> float | None:
@@ -62,7 +64,7 @@ def _signed_rank(gaps: Sequence[float], tests: int) -> float | None:
     return float(stats.wilcoxon(gaps).pvalue)
 
 
-def holm(ps: Sequence[float | None]) -> list[float | None]:
+def holm_correction(ps: Sequence[float | None]) -> list[float | None]:
     """Holm's correction of several tests against one baseline; tests not made stay None."""
     made = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     corrected: list[float | None] = [None] * len(ps)
@@ -73,7 +75,7 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-class Ranks(NamedTuple):
+class MeanRanks(NamedTuple):
     """Who is ahead over blocks (domains) where all were scored."""
 
     means: dict[str, float]  # 1 is best
@@ -81,14 +83,14 @@ class Ranks(NamedTuple):
     critical: float | None  # Nemenyi: mean ranks further apart than this differ at 5 %
 
 
-def ranks(scores: Mapping[str, Sequence[float]]) -> Ranks:
+def mean_ranks(scores: Mapping[str, Sequence[float]]) -> MeanRanks:
     """The mean rank of each method over blocks, from its scores [blocks]; ties share a rank."""
     table = np.array(list(scores.values()))  # [methods, blocks]
     means = stats.rankdata(-table, axis=0).mean(1)
     named = dict(zip(scores, means.tolist(), strict=True))
     methods, blocks = table.shape
     if methods < 3 or blocks < 2 or not np.ptp(table, axis=0).any():
-        return Ranks(named, None, None)
+        return MeanRanks(named, None, None)
     p = float(stats.friedmanchisquare(*table).pvalue)
     q = float(stats.studentized_range.ppf(LEVEL, methods, np.inf)) / math.sqrt(2)
-    return Ranks(named, p, q * math.sqrt(methods * (methods + 1) / (6 * blocks)))
+    return MeanRanks(named, p, q * math.sqrt(methods * (methods + 1) / (6 * blocks)))

@@ -10,14 +10,14 @@ from protofed.experiment.result import read_evaluations
 from protofed.experiment.rundir import RunDir
 
 
-def scalars(folder: Path) -> list[tuple[int, str, float]]:
+def run_scalars(folder: Path) -> list[tuple[int, str, float]]:
     """All numbers that a run recorded by round: accuracy, bytes, seconds and clients' metrics."""
     place = RunDir(folder)
     if not place.rounds.exists():
         raise ProtofedError(f"{folder} is not a run folder: it has no rounds.jsonl")
     found: list[tuple[int, str, float]] = []
     for scored in read_evaluations(place):
-        told = scored.scores.plain()
+        told = scored.scores.to_dict()
         values = {**scored.scores.domains, **{k: told[k] for k in ("mean", "worst", "spread")}}
         found += [(scored.round, f"accuracy/{k}", v) for k, v in values.items() if v is not None]
     for line in place.lines(place.rounds):
@@ -34,9 +34,9 @@ def scalars(folder: Path) -> list[tuple[int, str, float]]:
     return found
 
 
-def write(folder: Path, to: Path) -> int:
+def write_tensorboard(folder: Path, to: Path) -> int:
     """Write a run as TensorBoard events into ``to/NAME``; the number of values written."""
-    values = scalars(folder)
+    values = run_scalars(folder)
     writer = _writer(to / folder.name)
     for number, name, value in values:
         writer.add_scalar(name, value, number)

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import Raw, choose, experiment_from, method_from, set_field
+from protofed.experiment.parse import Raw, choose_named, parse_experiment, parse_method, set_field
 from protofed.experiment.runner import default_folder
 from protofed.experiment.spec import Experiment
 
 FULL = "full"  # the method as it is, among its ablations
 
 
-class Variant(NamedTuple):
+class GridVariant(NamedTuple):
     """One row of a table: its label, and the experiment behind it as plain data."""
 
     label: str
     raw: Raw
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """One run of the grid."""
 
     label: str
@@ -31,36 +31,36 @@ class Cell(NamedTuple):
     folder: Path
 
 
-def named(words: Sequence[str], raw: Raw) -> list[Variant]:
+def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
     """Variants from words such as ``fpl`` and ``fpl:tau=0.05,upcr=0``."""
     variants = []
     for word in words:
         name, _, settings = word.partition(":")
-        own = choose(raw, "method", name)
+        own = choose_named(raw, "method", name)
         for setting in filter(None, settings.split(",")):
             own = set_field(own, f"method.{setting}")
-        label = method_from(own["method"]).about.label
-        variants.append(Variant(f"{label} ({settings})" if settings else label, own))
+        label = parse_method(own["method"]).info.label
+        variants.append(GridVariant(f"{label} ({settings})" if settings else label, own))
     return _distinct(variants)
 
 
-def ablations(name: str, raw: Raw) -> list[Variant]:
+def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
     """A method as it is, and without each of the parts that its paper takes away."""
-    whole = choose(raw, "method", name)
-    method = method_from(whole["method"])
+    whole = choose_named(raw, "method", name)
+    method = parse_method(whole["method"])
     if not method.ablations:
         raise ProtofedError(f"{name} declares no ablations\nuse compare, as {name}:field=value")
     table = dict(whole["method"])
     return [
         *(
-            Variant(label, {**whole, "method": {**table, **fields}})
+            GridVariant(label, {**whole, "method": {**table, **fields}})
             for label, fields in method.ablations.items()
         ),
-        Variant(f"{method.about.label} ({FULL})", whole),
+        GridVariant(f"{method.info.label} ({FULL})", whole),
     ]
 
 
-def grid(name: str, axes: Iterable[str], raw: Raw) -> list[Variant]:
+def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]:
     """All combinations of ``section.field=a,b,c`` axes."""
     choices: list[list[tuple[str, str]]] = []
     for axis in axes:
@@ -75,25 +75,25 @@ def grid(name: str, axes: Iterable[str], raw: Raw) -> list[Variant]:
         choices.append([(field, value) for value in values.split(",")])
     variants = []
     for settings in product(*choices):
-        own = choose(raw, "method", name)
+        own = choose_named(raw, "method", name)
         for field, value in settings:
             own = set_field(own, f"{field}={value}")
         words = ", ".join(f"{field.removeprefix('method.')}={value}" for field, value in settings)
-        variants.append(Variant(words or name, own))
+        variants.append(GridVariant(words or name, own))
     return _distinct(variants)
 
 
-def cells(variants: Sequence[Variant], seeds: Sequence[int], runs: Path) -> list[Cell]:
+def grid_cells(variants: Sequence[GridVariant], seeds: Sequence[int], runs: Path) -> list[GridCell]:
     """Every variant with every seed; all specs are checked before anything runs."""
     made = []
     for label, raw in variants:
         for seed in seeds:
-            experiment = experiment_from({**raw, "seed": seed})
-            made.append(Cell(label, seed, experiment, runs / default_folder(experiment).name))
+            experiment = parse_experiment({**raw, "seed": seed})
+            made.append(GridCell(label, seed, experiment, runs / default_folder(experiment).name))
     return made
 
 
-def _distinct(variants: list[Variant]) -> list[Variant]:
+def _distinct(variants: list[GridVariant]) -> list[GridVariant]:
     labels = [variant.label for variant in variants]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:

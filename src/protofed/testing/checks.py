@@ -11,14 +11,14 @@ from typing import Any, Generic, cast
 import torch
 
 from protofed.core import tree
-from protofed.core.admission import opened
+from protofed.core.admission import decode_reply
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.pack import pack, unpack
-from protofed.core.site import ClientId, Site, Step
+from protofed.core.pack import pack_tree, unpack_tree
+from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.threads import torch_threads
 from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Event, Mail, expected, play_round
+from protofed.engines.rounds import Mail, RoundEvent, expected_reply, run_round
 from protofed.testing.toy import toy_sites
 
 ROUNDS = 4
@@ -35,33 +35,43 @@ class AuditEngine(LocalEngine[S, C]):
         super().__init__(method, sites)
         self.changed: set[str] = set()
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
-        arrived: dict[ClientId, Message] = {c: unpack(pack(m)) for c, m in inboxes.items()}
-        before = {c: (pack(arrived[c]), pack(self.state(c)), self.state(c)) for c in arrived}
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
+        arrived: dict[ClientId, Message] = {
+            c: unpack_tree(pack_tree(m)) for c, m in inboxes.items()
+        }
+        before = {
+            c: (pack_tree(arrived[c]), pack_tree(self.state(c)), self.state(c)) for c in arrived
+        }
         replies = super().exchange(arrived, step)
         for client, (inbox, packed, state) in before.items():
-            if pack(arrived[client]) != inbox:
+            if pack_tree(arrived[client]) != inbox:
                 self.changed.add("train() changed its inbox")
-            if pack(state) != packed:
+            if pack_tree(state) != packed:
                 self.changed.add("train() changed the state that it was given")
         return {c: self._arrived(c, inboxes[c], m, step) for c, m in replies.items()}
 
-    def _arrived(self, client: ClientId, inbox: Message, reply: Message, step: Step) -> Message:
+    def _arrived(
+        self, client: ClientId, inbox: Message, reply: Message, step: RoundContext
+    ) -> Message:
         """A reply from its bytes, which must not be more than the method lets expect."""
-        allowed = expected(self.method, self.sites[client], client, inbox, step)
-        return cast(Message, opened(pack(reply), allowed))
+        allowed = expected_reply(self.method, self.sites[client], client, inbox, step)
+        return cast(Message, decode_reply(pack_tree(reply), allowed))
 
 
 class DropoutEngine(LocalEngine[S, C]):
     """Loses the reply of one client in every exchange, another one each time."""
 
-    def exchange(self, inboxes: Mapping[ClientId, Message], step: Step) -> dict[ClientId, Message]:
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
         replies = super().exchange(inboxes, step)
-        lost = sorted(replies)[(step.round + step.leg) % len(replies)]
+        lost = sorted(replies)[(step.round + step.exchange) % len(replies)]
         return {client: reply for client, reply in replies.items() if client != lost}
 
 
-class Trial(Generic[S, C]):
+class MethodTrial(Generic[S, C]):
     """A method on the toy federation; each check is one method that yields what is broken."""
 
     def __init__(self, method: Method[S, C]):
@@ -74,7 +84,7 @@ class Trial(Generic[S, C]):
         self.refused: list[str] = []
         self.server = self.play(self.engine, tell=self._listen)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: RoundEvent) -> None:
         if event.client is not None:
             self.refused.append(event.reason)
 
@@ -95,8 +105,8 @@ class Trial(Generic[S, C]):
         now = method.init_server(self.site) if server is None else server
         for number in rounds:
             chosen = self.everyone if who is None else who(number)
-            step = Step(number, ROUNDS)
-            now = play_round(method, self.site, now, engine, chosen, step, tell, self._note)
+            step = RoundContext(number, ROUNDS)
+            now = run_round(method, self.site, now, engine, chosen, step, tell, self._note)
         return now
 
     def same(self, server: S, engine: LocalEngine[S, C]) -> bool:
@@ -118,30 +128,33 @@ class Trial(Generic[S, C]):
 
     def pure_server(self) -> Iterator[str]:
         method, site, server, engine = self.method, self.site, self.server, self.engine_copy()
-        for leg in range(method.legs):
-            step = Step(ROUNDS, ROUNDS + 1, leg)
-            before = pack(server)
+        for leg in range(method.exchanges):
+            step = RoundContext(ROUNDS, ROUNDS + 1, leg)
+            before = pack_tree(server)
             replies = engine.exchange(method.send(site, server, self.everyone, step), step)
-            letters = pack(dict(replies))
+            letters = pack_tree(dict(replies))
             merged = method.merge(site, server, replies, step)
-            if pack(server) != before:
+            if pack_tree(server) != before:
                 yield "send() or merge() changed the server state that it was given"
-            if pack(dict(replies)) != letters:
+            if pack_tree(dict(replies)) != letters:
                 yield "merge() changed the replies that it was given"
             server = merged
 
     def predictions(self) -> Iterator[str]:
         client, site = self.everyone[0], self.sites[self.everyone[0]]
         product, state = self.method.publish(self.server), self.engine.state(client)
-        before = pack(self.server), pack(product), pack(state)
-        for x, _ in site.scan(site.train):
+        before = pack_tree(self.server), pack_tree(product), pack_tree(state)
+        for x, _ in site.eval_batches(site.train):
             scores = {"predict()": self.method.predict(site, product, state, x)}
-            for name, table in {**scores, **self.method.opinions(site, product, state, x)}.items():
+            for name, table in {
+                **scores,
+                **self.method.auxiliary_predictions(site, product, state, x),
+            }.items():
                 if table.shape != (len(x), site.classes):
                     yield f"{name} gives scores {list(table.shape)}, not [images, classes]"
                 elif table.isnan().any():
                     yield f"{name} gives NaN"
-        if (pack(self.server), pack(product), pack(state)) != before:
+        if (pack_tree(self.server), pack_tree(product), pack_tree(state)) != before:
             yield "publish(), predict() or opinions() changed what it was given"
 
     def engine_copy(self) -> LocalEngine[S, C]:
@@ -163,7 +176,7 @@ class Trial(Generic[S, C]):
             first.save(Path(folder))
             second = LocalEngine(dataclasses.replace(self.method), self.sites)
             second.load(Path(folder))
-        saved: S = unpack(pack(server))
+        saved: S = unpack_tree(pack_tree(server))
         if not self.same(self.play(second, saved, range(half, ROUNDS)), second):
             yield (
                 "save, load and continue differs from an unbroken run: "
@@ -197,7 +210,7 @@ class Trial(Generic[S, C]):
                 return
 
     def bytes_as_documented(self) -> Iterator[str]:
-        travels = self.method.travels
+        travels = self.method.payload
         for name, messages, told in (
             ("up", self.received, travels.up),
             ("down", self.sent, travels.down),
@@ -220,18 +233,18 @@ class Trial(Generic[S, C]):
             yield "draws from torch's global generator: use site.rng(...meaning...)"
 
 
-CHECKS: tuple[Callable[[Trial[Any, Any]], Iterator[str]], ...] = (
-    Trial.finite,
-    Trial.pure_train_and_wire,
-    Trial.pure_server,
-    Trial.predictions,
-    Trial.order_of_clients,
-    Trial.resume,
-    Trial.partial_participation,
-    Trial.client_state_moves,
-    Trial.bytes_as_documented,
-    Trial.own_randomness,
-    Trial.admitted,  # last, as it looks at the rounds of all others
+CHECKS: tuple[Callable[[MethodTrial[Any, Any]], Iterator[str]], ...] = (
+    MethodTrial.finite,
+    MethodTrial.pure_train_and_wire,
+    MethodTrial.pure_server,
+    MethodTrial.predictions,
+    MethodTrial.order_of_clients,
+    MethodTrial.resume,
+    MethodTrial.partial_participation,
+    MethodTrial.client_state_moves,
+    MethodTrial.bytes_as_documented,
+    MethodTrial.own_randomness,
+    MethodTrial.admitted,  # last, as it looks at the rounds of all others
 )
 
 
@@ -243,7 +256,7 @@ def check_method(method: Method[S, C]) -> None:
             "pydantic.dataclasses.dataclass(frozen=True)"
         )
     with torch_threads(1):
-        trial = Trial(method)
+        trial = MethodTrial(method)
         faults = [fault for check in CHECKS for fault in check(trial)]
     if faults:
         lines = "\n  - ".join(faults)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from protofed.core.method import AnyMethod
 from protofed.core.model import ImageShape, Net
-from protofed.core.rng import rng, stream
-from protofed.core.site import SERVER, ClientId, Dataset, Site
+from protofed.core.rng import rng, stream_seed
+from protofed.core.site import SERVER, ArrayDataset, ClientId, Site
 from protofed.core.training import Training
 
 CLASSES, SIDE, CHANNELS = 5, 8, 3
@@ -26,18 +26,18 @@ IMAGE = ImageShape(CHANNELS, SIDE)
 class NoisyPixels:
     """Images as floats around 0; noise in training, so that a lost random stream shows."""
 
-    def train(self, images: Tensor, draw: torch.Generator) -> Tensor:
-        x = self.test(images)
+    def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
+        x = self.normalize(images)
         return x + 0.1 * torch.randn(x.shape, generator=draw).to(x.device)
 
-    def test(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         return images.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def toy_net(seed: int = 0) -> Net:
     """A small net with batch normalisation: 3 x 8 x 8 -> 12 -> 8 features -> 5 classes."""
     with torch.random.fork_rng():
-        torch.manual_seed(stream(seed, "toy net"))
+        torch.manual_seed(stream_seed(seed, "toy net"))
         encoder = nn.Sequential(
             nn.Conv2d(CHANNELS, 6, 3, stride=2),
             nn.BatchNorm2d(6),
@@ -50,7 +50,7 @@ def toy_net(seed: int = 0) -> Net:
         return Net(encoder, nn.Linear(12, 8), nn.Linear(8, CLASSES), width=12)
 
 
-def toy_data(client: ClientId, size: int) -> Dataset:
+def toy_data(client: ClientId, size: int) -> ArrayDataset:
     """Noisy class patterns under a client's own colour cast; class `client` is absent."""
     draw = rng("toy data", client)
     patterns = torch.randn(CLASSES, SIDE, SIDE, CHANNELS, generator=rng("toy patterns"))
@@ -59,13 +59,13 @@ def toy_data(client: ClientId, size: int) -> Dataset:
     labels = held[torch.randint(len(held), (size,), generator=draw)]
     noise = torch.randn(size, SIDE, SIDE, CHANNELS, generator=draw)
     images = 128 + 40 * (patterns[labels] + cast + 0.7 * noise)
-    return Dataset(images.clamp(0, 255).to(torch.uint8), labels)
+    return ArrayDataset(images.clamp(0, 255).to(torch.uint8), labels)
 
 
 def toy_sites(method: AnyMethod, seed: int = 0) -> tuple[Site, dict[ClientId, Site]]:
     """The server's site and the clients' sites of the toy federation, net adapted to `method`."""
     with torch.random.fork_rng():
-        torch.manual_seed(stream(seed, "adapt"))
+        torch.manual_seed(stream_seed(seed, "adapt"))
         net = method.adapt(toy_net(seed), IMAGE)
     server = Site(
         id=SERVER,

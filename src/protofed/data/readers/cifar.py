@@ -15,14 +15,14 @@ from protofed.data.domains import CIFAR100
 PIXELS = 3 * 32 * 32
 
 
-def read_10(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+def read_cifar10(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
     """cifar10.npz from five training files and one to test."""
     place = folder / "content" / "cifar-10-batches-bin"
     train = [place / f"data_batch_{number}.bin" for number in range(1, 6)]
     yield "cifar10.npz", _parts(train, [place / "test_batch.bin"], labels=1)
 
 
-def read_100(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+def read_cifar100(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
     """cifar100.npz with the fine labels."""
     place = folder / "content" / "cifar-100-binary"
     names = place / "fine_label_names.txt"

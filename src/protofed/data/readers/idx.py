@@ -18,16 +18,16 @@ from protofed.data.cache import Arrays
 MOST = 10**9  # bytes that a header may speak of
 
 
-def read(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+def read_idx_files(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
     """mnist.npz: images [N, 28, 28] and labels [N] as they were published."""
     arrays: Arrays = {}
     for part, stem in (("train", "train"), ("test", "t10k")):
-        arrays[f"x_{part}"] = array(folder / f"{stem}-images-idx3-ubyte.gz", axes=3)
-        arrays[f"y_{part}"] = array(folder / f"{stem}-labels-idx1-ubyte.gz", axes=1)
+        arrays[f"x_{part}"] = parse_idx(folder / f"{stem}-images-idx3-ubyte.gz", axes=3)
+        arrays[f"y_{part}"] = parse_idx(folder / f"{stem}-labels-idx1-ubyte.gz", axes=1)
     yield "mnist.npz", arrays
 
 
-def array(path: Path, axes: int) -> Array:
+def parse_idx(path: Path, axes: int) -> Array:
     """One file as uint8 with so many axes; it must hold just what its header says."""
     try:
         with gzip.open(path) as stream:

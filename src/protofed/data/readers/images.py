@@ -14,7 +14,7 @@ from protofed.data.cache import Arrays
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
 
-def read_tree(
+def read_image_tree(
     folder: Path,
     side: int,
     domains: Mapping[str, str],
@@ -37,14 +37,14 @@ def read_tree(
         yield (
             file,
             {
-                "x": load(root, [path for _, path in rows], side),
+                "x": load_images(root, [path for _, path in rows], side),
                 "y": np.array([label for label, _ in rows], np.uint8),
                 "names": np.array([f"{classes[label]}/{path.name}" for label, path in rows]),
             },
         )
 
 
-def read_lists(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+def read_image_lists(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
     """mnistm.npz from mnist_m/mnist_m_train/*.png and mnist_m_train_labels.txt, and so to test."""
     root = folder / "content" / "mnist_m"
     arrays: Arrays = {}
@@ -56,11 +56,11 @@ def read_lists(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
         except (OSError, ValueError, OverflowError) as fault:
             raise ProtofedError(f"{listed} is no list of images and labels: {fault}") from fault
         paths = [root / f"mnist_m_{part}" / Path(name).name for name, _ in rows]
-        arrays[f"x_{part}"], arrays[f"y_{part}"] = load(root, paths, side=32), labels
+        arrays[f"x_{part}"], arrays[f"y_{part}"] = load_images(root, paths, side=32), labels
     yield "mnistm.npz", arrays
 
 
-def load(root: Path, paths: Sequence[Path], side: int) -> NDArray[np.uint8]:
+def load_images(root: Path, paths: Sequence[Path], side: int) -> NDArray[np.uint8]:
     """Images in colour, resized where they have another size: [N, side, side, 3]."""
     from PIL import Image
 

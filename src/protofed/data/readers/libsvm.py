@@ -16,15 +16,15 @@ SIDE = 16
 MOST = 2**28  # bytes of text
 
 
-def read(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+def read_libsvm(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
     """usps.npz: images [N, 16, 16] and labels [N]."""
     arrays: Arrays = {}
     for part, name in (("train", "usps.bz2"), ("test", "usps.t.bz2")):
-        arrays[f"x_{part}"], arrays[f"y_{part}"] = pairs(folder / name)
+        arrays[f"x_{part}"], arrays[f"y_{part}"] = parse_libsvm(folder / name)
     yield "usps.npz", arrays
 
 
-def pairs(path: Path) -> tuple[Array, Array]:
+def parse_libsvm(path: Path) -> tuple[Array, Array]:
     """Images and labels of one file: values from -1 to 1 become 0 to 255, labels 1 to 10 0 to 9."""
     try:
         with bz2.open(path) as stream:

@@ -12,15 +12,15 @@ from protofed.data.archive import Array
 from protofed.data.cache import Arrays
 
 
-def read(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+def read_matlab(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
     """svhn.npz: images [N, 32, 32, 3] and labels [N]."""
     arrays: Arrays = {}
     for part in ("train", "test"):
-        arrays[f"x_{part}"], arrays[f"y_{part}"] = pairs(folder / f"{part}_32x32.mat")
+        arrays[f"x_{part}"], arrays[f"y_{part}"] = parse_matlab(folder / f"{part}_32x32.mat")
     yield "svhn.npz", arrays
 
 
-def pairs(path: Path) -> tuple[Array, Array]:
+def parse_matlab(path: Path) -> tuple[Array, Array]:
     """Images and labels of one file: X is [32, 32, 3, N], and y has 10 for the digit 0."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError

@@ -13,7 +13,7 @@ from protofed.core.errors import ProtofedError
 from protofed.data.cache import Arrays
 
 
-def read(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+def read_medmnist(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
     """pathmnist.npz: images [N, 28, 28, 3] and labels [N] to train and to test."""
     path = folder / "pathmnist.npz"
     arrays: Arrays = {}
