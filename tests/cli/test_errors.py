@@ -136,8 +136,16 @@ def no_memory(*given: object) -> None:
 @pytest.mark.parametrize(
     ("words", "where", "helps"),
     [
-        ("data doctor digits-mini", "protofed.data.doctor.diagnose_benchmark", "fewer or smaller images"),
-        ("predict . a.png", "protofed.product.source.load_trained_model", "give a file of `protofed export`"),
+        (
+            "data doctor digits-mini",
+            "protofed.data.doctor.diagnose_benchmark",
+            "fewer or smaller images",
+        ),
+        (
+            "predict . a.png",
+            "protofed.product.source.load_trained_model",
+            "give a file of `protofed export`",
+        ),
         ("predict a.onnx a.png", "protofed.product.formats.read_export", "end other programs"),
     ],
 )

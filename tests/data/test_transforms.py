@@ -118,7 +118,9 @@ def test_grey_images_fill_three_channels() -> None:
     grey = images(6, channels=1)
     augment = ImageTransform(IMAGENET_MEAN, IMAGENET_STD)
     assert torch.equal(augment.normalize(grey), augment.normalize(grey.repeat(1, 1, 1, 3)))
-    assert torch.equal(augment.augment(grey, rng(7)), augment.augment(grey.repeat(1, 1, 1, 3), rng(7)))
+    assert torch.equal(
+        augment.augment(grey, rng(7)), augment.augment(grey.repeat(1, 1, 1, 3), rng(7))
+    )
 
 
 def test_colours_become_luma_for_a_net_with_one_channel() -> None:

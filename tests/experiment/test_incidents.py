@@ -58,9 +58,7 @@ def test_a_refused_reply_is_on_record_and_the_run_goes_on(
 ) -> None:
     lying(monkeypatch, lambda client, step: client == 1 and step.round != 1)
     told: list[str] = []
-    result = run(
-        tiny(), tmp_path / "a", lambda p: told.extend(p.notices if p.round else ())
-    )
+    result = run(tiny(), tmp_path / "a", lambda p: told.extend(p.notices if p.round else ()))
     lines = events(tmp_path / "a")
     assert [(e["round"], e["leg"], e["client"]) for e in lines] == [(1, 1, 1), (3, 1, 1)]
     assert all("model.weights" in e["reason"] and "NaN" in e["reason"] for e in lines)
@@ -180,9 +178,7 @@ def test_if_all_diverge_skipping_ends_too_and_tells_of_some(tiny: Make, tmp_path
     experiment = tiny(training=WILD, on_nonfinite="skip", rounds=5, partition=many)
     told: list[str] = []
     with pytest.raises(ProtofedError, match="rounds in a row failed"):
-        run(
-            experiment, tmp_path / "a", lambda p: told.extend(p.notices if p.round == 1 else ())
-        )
+        run(experiment, tmp_path / "a", lambda p: told.extend(p.notices if p.round == 1 else ()))
     assert len(events(tmp_path / "a")) == PATIENCE * 6
     assert [line.split(":")[1].strip() for line in told[:3]] == ["client 0", "client 1", "client 2"]
     assert told[3] == "and 2 more in this round, see events.jsonl"

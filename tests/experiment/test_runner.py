@@ -88,9 +88,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
         run(experiment, tmp_path / "broken", stop)
     assert not (tmp_path / "broken" / "done").exists()
     seen: list[int] = []
-    resumed = run(
-        experiment, tmp_path / "broken", lambda progress: seen.append(progress.round)
-    )
+    resumed = run(experiment, tmp_path / "broken", lambda progress: seen.append(progress.round))
     assert seen == [2, 3, 4]  # first where it stands, then each round
     assert resumed.last == whole.last
     one, two = ((tmp_path / folder / "scores.jsonl").read_bytes() for folder in ("whole", "broken"))
@@ -118,9 +116,7 @@ def test_a_finished_run_is_read_not_repeated(tiny: Make, tmp_path: Path) -> None
 
     assert run(tiny(), tmp_path / "a", never) == first
     rounds: list[int] = []
-    run(
-        tiny(), tmp_path / "a", lambda progress: rounds.append(progress.round), again=True
-    )
+    run(tiny(), tmp_path / "a", lambda progress: rounds.append(progress.round), again=True)
     assert rounds == [0, 1, 2, 3]
 
 
@@ -175,9 +171,7 @@ def test_a_federation_without_any_image_is_an_error_and_leaves_no_folder(
     tiny: Make, tmp_path: Path
 ) -> None:
     with pytest.raises(ProtofedError, match="no client holds any image"):
-        run(
-            tiny(partition={"kind": "shares", "clients": 2, "samples": 0}), tmp_path / "a"
-        )
+        run(tiny(partition={"kind": "shares", "clients": 2, "samples": 0}), tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 

@@ -65,7 +65,9 @@ def test_a_fault_of_the_spec_is_told_before_anybody_is_asked(tmp_path: Path, cli
 def test_a_site_without_a_key_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "find_server", lambda home: RunningServer(1, "ca", ("north", "south")))
+    monkeypatch.setattr(
+        submitting, "find_server", lambda home: RunningServer(1, "ca", ("north", "south"))
+    )
     job = SubmittedJob({}, str(tmp_path), "", ("north", "east"), 0, 9.0, 9.0, False)
     with pytest.raises(ProtofedError, match="no key of east; it has those of north, south"):
         submitting.submit_job(job, tmp_path, Heard())

@@ -125,7 +125,7 @@ def test_parts_of_an_answer_that_nobody_announced_are_not_kept(served: Served) -
 
 def answers_health(served: Served) -> bool:
     """Whether Flower's server still answers, within five seconds."""
-    return serve.healthy(served.found)
+    return serve.is_healthy(served.found)
 
 
 def test_a_tree_of_millions_of_parts_costs_nothing(served: Served) -> None:

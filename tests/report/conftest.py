@@ -30,9 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs fedavg-0, fedavg-1, fpl-0, fpl-1 and local-0."""
     home = tmp_path_factory.mktemp("report")
     for method, seed in (("fedavg", 0), ("fedavg", 1), ("fpl", 0), ("fpl", 1), ("local", 0)):
-        run(
-            parse_experiment({**TINY, "method": method, "seed": seed}), home / f"{method}-{seed}"
-        )
+        run(parse_experiment({**TINY, "method": method, "seed": seed}), home / f"{method}-{seed}")
     return home
 
 

@@ -162,6 +162,6 @@ def decode_images(work: tuple[int, list[str]]) -> list[DecodedImage | str]:
     return [decode_image(path, side) for path in paths]
 
 
-def format_skipped_files(name: str | Path) -> str:
+def display_path(name: str | Path) -> str:
     """A stranger's file name as one printable line."""
     return printable_text(os.fsencode(name).decode("utf-8", "backslashreplace"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.core.errors import ProtofedError
-from protofed.data.decode import format_skipped_files
+from protofed.data.decode import display_path
 
 ENDINGS = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif"),
@@ -66,12 +66,12 @@ class FolderLayout(NamedTuple):
             lacks = sorted(set(self.classes) - self.classes_of(domain))
             if lacks:
                 lines.append(
-                    f"{domain}: has no folder for class {', '.join(map(format_skipped_files, lacks))}"
+                    f"{domain}: has no folder for class {', '.join(map(display_path, lacks))}"
                 )
         for name in self.classes if len(self.domains) > 1 else ():
             holders = [domain for domain in self.domains if name in self.classes_of(domain)]
             if len(holders) == 1:
-                lines.append(f"class {format_skipped_files(name)} is only in {holders[0]}")
+                lines.append(f"class {display_path(name)} is only in {holders[0]}")
         return lines
 
     def files(self) -> Iterator[ImageFile]:
@@ -90,15 +90,15 @@ def read_layout(root: Path) -> FolderLayout:
     if not root.is_dir():
         what = "is a file, not a folder" if root.exists() else "is not there"
         raise ProtofedError(
-            f"the folder of images {format_skipped_files(root)} {what}\n"
+            f"the folder of images {display_path(root)} {what}\n"
             "give a folder that holds domain/class/image or domain/split/class/image"
         )
     domains = _folders(root)
     if not domains:
-        raise ProtofedError(f"{format_skipped_files(root)} holds no folders; {_HOW}")
+        raise ProtofedError(f"{display_path(root)} holds no folders; {_HOW}")
     if all(path.name.lower() in SPLITS for path in domains):
         raise ProtofedError(
-            f"{format_skipped_files(root)} holds splits ({', '.join(path.name for path in domains)}) where its "
+            f"{display_path(root)} holds splits ({', '.join(path.name for path in domains)}) where its "
             f"domains should be, so that test images would be trained on\n{_HOW}"
         )
     shelves = {path.name: _parts(path, _HOW) for path in domains}
@@ -111,7 +111,7 @@ def single_domain_layout(root: Path, name: str) -> FolderLayout:
     """Look at a folder that is one domain by itself: class/image, or split/class/image."""
     if not root.is_dir():
         raise ProtofedError(
-            f"the folder of images {format_skipped_files(root)} is not there, or is no folder"
+            f"the folder of images {display_path(root)} is not there, or is no folder"
         )
     found = FolderLayout(root, {name: _parts(root, _HOW_ALONE)})
     _check_names(found)
@@ -137,16 +137,16 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
         deep = [f"{f.name}/{below[0].name}" for f, below in inner.items() if below]
         if deep and not any(_holds_files(folder) for folder in folders):
             raise ProtofedError(
-                f"{format_skipped_files(domain)} holds folders in folders ({format_skipped_files(deep[0])}, ...) but no split of "
+                f"{display_path(domain)} holds folders in folders ({display_path(deep[0])}, ...) but no split of "
                 f"a known name\n{how}"
             )
         if not folders:
-            raise ProtofedError(f"{format_skipped_files(domain)} holds no class folders\n{how}")
+            raise ProtofedError(f"{display_path(domain)} holds no class folders\n{how}")
         return {"": folders}
-    others = [format_skipped_files(folder.name) for folder in folders if folder not in splits]
+    others = [display_path(folder.name) for folder in folders if folder not in splits]
     if others:
         raise ProtofedError(
-            f"{format_skipped_files(domain)} holds splits ({', '.join(f.name for f in splits)}) beside other "
+            f"{display_path(domain)} holds splits ({', '.join(f.name for f in splits)}) beside other "
             f"folders ({', '.join(others)})\nmove these away, or into a split"
         )
     parts: dict[str, list[Path]] = {}
@@ -156,7 +156,7 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
         parts["test"] = parts.pop("val")
     if "train" not in parts:
         raise ProtofedError(
-            f"{format_skipped_files(domain)} has no train folder beside {', '.join(parts)}"
+            f"{display_path(domain)} has no train folder beside {', '.join(parts)}"
         )
     return parts
 
@@ -170,22 +170,22 @@ def _check_names(found: FolderLayout) -> None:
     if twins:
         lines = [f"  {_whereabouts(found, name)}" for names in twins for name in names]
         raise ProtofedError(
-            f"{format_skipped_files(found.root)}: classes that differ only by case or spaces:\n"
+            f"{display_path(found.root)}: classes that differ only by case or spaces:\n"
             + "\n".join(lines)
             + "\nrename their folders so that each class has one name"
         )
     for name in (*found.domains, *found.classes):
-        if not name.isprintable() or format_skipped_files(name) != name:
+        if not name.isprintable() or display_path(name) != name:
             raise ProtofedError(
-                f"{format_skipped_files(found.root)}: the folder name '{format_skipped_files(name)}' is no text"
+                f"{display_path(found.root)}: the folder name '{display_path(name)}' is no text"
             )
 
 
 def _whereabouts(found: FolderLayout, name: str) -> str:
     homes = [
-        format_skipped_files(domain) for domain in found.domains if name in found.classes_of(domain)
+        display_path(domain) for domain in found.domains if name in found.classes_of(domain)
     ]
-    return f"{format_skipped_files(name)} in {', '.join(homes)}"
+    return f"{display_path(name)} in {', '.join(homes)}"
 
 
 def _children(folder: Path) -> list[os.DirEntry[str]]:
@@ -195,7 +195,7 @@ def _children(folder: Path) -> list[os.DirEntry[str]]:
             kept = [e for e in entries if not e.name.startswith(".")]
     except OSError as fault:
         raise ProtofedError(
-            f"{format_skipped_files(folder)} cannot be read: {fault.strerror}"
+            f"{display_path(folder)} cannot be read: {fault.strerror}"
         ) from fault
     return sorted((e for e in kept if e.name.lower() not in LITTER), key=lambda e: e.name)
 

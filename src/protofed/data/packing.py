@@ -17,7 +17,7 @@ from typing import NamedTuple
 from protofed.core.disk import atomic_write_json, file_sha256
 from protofed.core.errors import count_noun
 from protofed.data.cache import cache_folder, write_arrays
-from protofed.data.decode import format_skipped_files
+from protofed.data.decode import display_path
 from protofed.data.layout import FolderLayout, ImageFile, read_layout
 from protofed.data.pool import decode_in_parallel
 from protofed.data.rows import TEST_SHARE, FolderRow, rows_to_arrays, split_folder_rows
@@ -112,7 +112,7 @@ def _make(found: FolderLayout, files: Sequence[ImageFile], side: int) -> Path:
     rows: dict[str, list[FolderRow]] = {domain: [] for domain in found.domains}
     skipped = {}
     for file, result in zip(files, decode_in_parallel(files, side, "packing images"), strict=True):
-        name = format_skipped_files(file.name)
+        name = display_path(file.name)
         if isinstance(result, str):
             skipped[name] = result
         else:
@@ -146,7 +146,7 @@ def _write(
         "revision": digest.hexdigest()[:12],
         "classes": found.classes,
         "side": side,
-        "source": format_skipped_files(found.root),
+        "source": display_path(found.root),
         "notes": {domain: _note(found, domain, skipped) for domain in found.domains},
         "skipped": skipped,
         "files": sums,
@@ -159,7 +159,7 @@ def _note(found: FolderLayout, domain: str, skipped: dict[str, str]) -> str:
     mine = [
         f"{n} ({why})"
         for n, why in skipped.items()
-        if n.startswith(f"{format_skipped_files(domain)}/")
+        if n.startswith(f"{display_path(domain)}/")
     ]
     notes = [split_note(found, domain)]
     if mine:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from protofed.core.errors import ProtofedError
-from protofed.data.decode import DecodedImage, format_skipped_files
+from protofed.data.decode import DecodedImage, display_path
 from protofed.data.layout import StrayFile, walk_files
 from protofed.data.pool import decode_in_parallel
 from protofed.product.source import TrainedProduct
@@ -60,7 +60,7 @@ def find_images(paths: Sequence[Path]) -> list[StrayFile]:
         files += walk_files(path) if path.is_dir() else [StrayFile(str(path))]
     if not files:
         raise ProtofedError(
-            f"no files in {', '.join(format_skipped_files(path) for path in paths)}"
+            f"no files in {', '.join(display_path(path) for path in paths)}"
         )
     return files
 
@@ -76,7 +76,7 @@ def predict_images(
         good = [image for _, image in batch if isinstance(image, DecodedImage)]
         answers = iter(_answers(product, good))
         for file, image in batch:
-            name = format_skipped_files(file.path)
+            name = display_path(file.path)
             if isinstance(image, str):
                 yield ImagePrediction(name, image)
                 continue

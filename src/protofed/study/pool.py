@@ -173,9 +173,7 @@ def _work(cell: GridCell, pipe: Connection) -> None:
     from protofed.experiment.runner import run
 
     try:
-        run(
-            cell.experiment, cell.folder, workers=0
-        )  # the grid's runs are side by side already
+        run(cell.experiment, cell.folder, workers=0)  # the grid's runs are side by side already
     except BusyError:
         raise SystemExit(BUSY) from None
     except ProtofedError as fault:
