@@ -193,7 +193,7 @@ def _play(
     lost = wanted not in {record.label for record in done}
     if lost:
         notes.append(f"no differences: {wanted}, which they would be to, failed")
-    _print(set_side_by_side(done, wanted, score, notes, lost), form)
+    _print_comparison(set_side_by_side(done, wanted, score, notes, lost), form)
     if faults:
         raise typer.Exit(1)
 
@@ -208,7 +208,7 @@ def _free(variants: Sequence[GridVariant]) -> set[str]:
     return {*APART, *differ}
 
 
-def _print(table: ComparisonTable, form: str) -> None:
+def _print_comparison(table: ComparisonTable, form: str) -> None:
     from protofed.cli.show import echo_line, print_table
     from protofed.study.formats import FORMATS, table_terminal
 

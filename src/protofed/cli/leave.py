@@ -42,12 +42,12 @@ def run_leave_out_each(
     failed = [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     rule = records[0].result.rules[score]
     notices = [n for r in records for n in r.result.notices if "left out of training" not in n]
-    _print(unseen_scores(records, score), form, rule, [*failed, *dict.fromkeys(notices)])
+    _print_unseen(unseen_scores(records, score), form, rule, [*failed, *dict.fromkeys(notices)])
     if faults:
         raise typer.Exit(1)
 
 
-def _print(found: Sequence[UnseenScores], form: str, rule: str, notes: Sequence[str]) -> None:
+def _print_unseen(found: Sequence[UnseenScores], form: str, rule: str, notes: Sequence[str]) -> None:
     from protofed.cli.show import print_table
     from protofed.study.leave import FORMATS, unseen_footnotes, unseen_summary, unseen_table
 

@@ -31,11 +31,11 @@ def resume_command(
     if place.done.exists():
         result = read_result(place)
     else:
-        result = run_with_progress(_experiment(run), run, False, set(), parse_workers(workers))
+        result = run_with_progress(_experiment_of_run(run), run, False, set(), parse_workers(workers))
     show_result(result, as_json)
 
 
-def _experiment(folder: Path) -> Experiment:
+def _experiment_of_run(folder: Path) -> Experiment:
     """What the folder's spec says, if this machine can go on with it."""
     import shlex
 

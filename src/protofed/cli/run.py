@@ -75,7 +75,7 @@ def run_command(
             raise typer.BadParameter("--leave-out each: no --out, --again or --keep")
         _each(spec, assignments or [], given, _side_by_side(parse_workers(workers)), as_json)
         return
-    experiment = _experiment(spec, assignments or [], given)
+    experiment = _experiment_from_flags(spec, assignments or [], given)
     from protofed.experiment.runner import default_folder
 
     place = out or default_folder(experiment)
@@ -110,13 +110,13 @@ def _each(
     from protofed.study.variants import GridVariant
 
     raw, _ = raw_spec(spec, assignments, flags)
-    label = _experiment(spec, assignments, flags).method.info.label
+    label = _experiment_from_flags(spec, assignments, flags).method.info.label
     seed = raw.pop("seed", 0)
     form = "json" if as_json else "table"
     run_leave_out_each([GridVariant(label, raw)], [seed], "last_five", workers, form, Path("runs"))
 
 
-def _experiment(
+def _experiment_from_flags(
     spec: Path | None, assignments: list[str], flags: Mapping[str, object]
 ) -> Experiment:
     """The experiment that file, --set and flags together describe."""

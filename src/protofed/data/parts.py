@@ -78,16 +78,16 @@ def unused_rows(
     return chosen
 
 
-Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
+BoundedCount = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 
 
 class ClientPartRecord(TypedDict):
     """A part as plain data, with the number of rows of each class that it holds, by name."""
 
-    client: Count
+    client: BoundedCount
     domain: str
-    held: dict[str, Count]
-    rows: list[Count]
+    held: dict[str, BoundedCount]
+    rows: list[BoundedCount]
 
 
 def parts_to_records(parts: Iterable[ClientPart], benchmark: Benchmark) -> list[ClientPartRecord]:

@@ -36,11 +36,11 @@ def describe_method(method: AnyMethod) -> dict[str, Any]:
         for key, value in fields.items()
     }
     return (
-        {"name": name, **plain} if name in METHODS else {"name": name, **_source(method), **plain}
+        {"name": name, **plain} if name in METHODS else {"name": name, **_method_source(method), **plain}
     )
 
 
-def _source(method: AnyMethod) -> dict[str, str]:
+def _method_source(method: AnyMethod) -> dict[str, str]:
     kind = type(method)
     home = None if kind.__module__ == "__main__" else inspect.getmodule(kind)
     try:

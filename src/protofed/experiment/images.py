@@ -17,7 +17,7 @@ def unknown_name_error(name: str, known: Iterable[str]) -> PydanticCustomError:
     return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
 
 
-def _source(name: str) -> str:
+def _known_source(name: str) -> str:
     """A benchmark's name, or the full path of a folder of images."""
     if looks_like_folder(name):
         return str(Path(name).expanduser().resolve())
@@ -46,7 +46,7 @@ class SpecSection(BaseModel):
 class Data(SpecSection):
     """Which images, and how a net sees them; what is not said comes from the benchmark."""
 
-    name: Annotated[str, AfterValidator(_source)] = "digits-mini"  # or a folder of images
+    name: Annotated[str, AfterValidator(_known_source)] = "digits-mini"  # or a folder of images
     domains: tuple[str, ...] = benchmark_of("domains")
     side: int = benchmark_of("side", ge=8, le=512)
     channels: Literal[1, 3] = benchmark_of("channels")

@@ -35,5 +35,5 @@ def draw_figure(kind: str, runs: Sequence[Path], options: FigureOptions) -> Figu
         raise ProtofedError(f"{kind}: no runs given\nname one or more run folders")
     module = import_module(f"{__name__}.{kind}")
     with figure_settings():
-        figure: Figure = module.draw(runs, options)
+        figure: Figure = getattr(module, f"draw_{kind}")(runs, options)
     return figure

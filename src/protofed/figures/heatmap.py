@@ -37,7 +37,7 @@ from protofed.figures.sweep import (
     sorted_values,
 )
 
-HINT = "give runs of one grid, as method.tau x method.lam; for a single field see sensitivity"
+HEATMAP_HINT = "give runs of one grid, as method.tau x method.lam; for a single field see sensitivity"
 
 
 def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
@@ -47,7 +47,7 @@ def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
     methods = list(group_by_method(records))
     if len(methods) > 1:
         raise ProtofedError(f"heatmap: shows one method, here are {', '.join(methods)}")
-    down, across = require_varied_fields("heatmap", 2, records, HINT)
+    down, across = require_varied_fields("heatmap", 2, records, HEATMAP_HINT)
     notes = [
         *missing_seed_notes(group_by_setting(records)),
         *check_sweep_records(records, [down, across]),

@@ -45,14 +45,14 @@ from protofed.study.collect import RunRecord
 
 DECADES = 1.3  # powers of ten between smallest and largest from which on the axis is logarithmic
 MOST_TICKS = 12
-HINT = "give runs of one sweep, as method.mu at 0.01, 0.1 and 1; for two fields see heatmap"
+SENSITIVITY_HINT = "give runs of one sweep, as method.mu at 0.01, 0.1 and 1; for two fields see heatmap"
 
 
 def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """The accuracy over the one field that differs between runs of the same method."""
     options.only("sensitivity", "domain", "rule")
     records = read_run_records(runs)
-    (path,) = require_varied_fields("sensitivity", 1, records, HINT)
+    (path,) = require_varied_fields("sensitivity", 1, records, SENSITIVITY_HINT)
     notes = [*missing_seed_notes(group_by_setting(records)), *check_sweep_records(records, [path])]
     groups = [RunSeries(label, tuple(group)) for label, group in group_by_method(records).items()]
     still = baseline_first([one for one in groups if _stands_still(one.records, path)])

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from protofed.experiment.opened import TrainedRun
 
-MOST = 500  # images; more would hide each other
-PANEL = 3.0  # inches
+MOST_SPHERE_IMAGES = 500  # images; more would hide each other
+SPHERE_PANEL = 3.0  # inches
 MARGIN = 1.05  # of the room around the farthest point, or around the sphere
 
 
@@ -38,16 +38,16 @@ def draw_sphere(runs: Sequence[Path], options: FigureOptions) -> Figure:
     opened = open_runs(runs, single_round("sphere", options))
     domain = options.domain or opened[0].experiment.data.domains[0]
     tests = test_images("sphere", opened[0], domain)
-    chosen = sample_images(tests, MOST, options.seed, "sphere")
+    chosen = sample_images(tests, MOST_SPHERE_IMAGES, options.seed, "sphere")
     numbers, called = image_groups(opened[0], chosen, "class")
-    figure = new_figure(PANEL * len(runs) + 0.7, PANEL + 0.5)
+    figure = new_figure(SPHERE_PANEL * len(runs) + 0.7, SPHERE_PANEL + 0.5)
     labels = run_names(runs, opened)
     for place, run in enumerate(opened):
         z = image_features(run, chosen)
         found = principal_axes(z, 3, centred=False)  # the sphere's centre must stay the origin
         axes = figure.add_subplot(1, len(runs), place + 1, projection="3d")
-        _scatter(axes, found.place(z), numbers, called)
-        axes.set_title(_title(labels[place], run, z, found.kept))
+        _scatter_sphere(axes, found.place(z), numbers, called)
+        axes.set_title(_sphere_title(labels[place], run, z, found.kept))
     marks, texts = figure.axes[0].get_legend_handles_labels()
     figure.legend(marks, texts, loc="outside right center", title="class", markerscale=1.5)
     add_footnotes(
@@ -56,7 +56,7 @@ def draw_sphere(runs: Sequence[Path], options: FigureOptions) -> Figure:
     return figure
 
 
-def _scatter(axes: Axes3D, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
+def _scatter_sphere(axes: Axes3D, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
     """Points [N, 3] and the unit sphere, on equal scales."""
     _sphere(axes)
     for cloud in group_points(points, numbers, called):
@@ -89,7 +89,7 @@ def _sphere(axes: Axes3D) -> None:
     axes.plot_wireframe(x, y, z, color=GREY, linewidth=0.4, alpha=0.4)
 
 
-def _title(label: str, run: TrainedRun, z: Tensor, kept: float) -> str:
+def _sphere_title(label: str, run: TrainedRun, z: Tensor, kept: float) -> str:
     lengths = z.norm(dim=1)
     who = "".join(f", {name}" for name in [model_owner(run)] if name)
     return (

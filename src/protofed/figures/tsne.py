@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from protofed.experiment.opened import TrainedRun
 
-MOST = 1000  # images: t-SNE takes seconds for so many, and minutes for ten times as many
-PANEL = 2.3  # inches
+MOST_TSNE_IMAGES = 1000  # images: t-SNE takes seconds for so many, and minutes for ten times as many
+TSNE_PANEL = 2.3  # inches
 
 
 def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
@@ -35,16 +35,16 @@ def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
     options.only("tsne", "rounds", "domain", "by", "seed")
     columns = [open_runs(runs, finished) for finished in options.rounds or (None,)]
     first = columns[0][0]
-    chosen = sample_images(test_images("tsne", first, options.domain), MOST, options.seed, "t-SNE")
+    chosen = sample_images(test_images("tsne", first, options.domain), MOST_TSNE_IMAGES, options.seed, "t-SNE")
     numbers, called = image_groups(first, chosen, options.by)
-    figure = new_figure(PANEL * len(columns) + 1.0, PANEL * len(runs) + 0.3)
+    figure = new_figure(TSNE_PANEL * len(columns) + 1.0, TSNE_PANEL * len(runs) + 0.3)
     panels = figure.subplots(len(runs), len(columns), squeeze=False, sharex="row", sharey="row")
     labels = run_names(runs, columns[0])
     for column, opened in enumerate(columns):
         for row, run in enumerate(opened):
             axes = panels[row, column]
-            _scatter(axes, tsne_map(image_features(run, chosen), options.seed), numbers, called)
-            axes.set_title(_title(run))
+            _scatter_plane(axes, tsne_map(image_features(run, chosen), options.seed), numbers, called)
+            axes.set_title(_tsne_title(run))
             if column == 0:
                 axes.set_ylabel(labels[row])
     marks, texts = panels[0, 0].get_legend_handles_labels()
@@ -53,7 +53,7 @@ def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
     return figure
 
 
-def _scatter(axes: Axes, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
+def _scatter_plane(axes: Axes, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
     """Points [N, 2] with the look of their group."""
     for cloud in group_points(points, numbers, called):
         x, y = cloud.points.T.numpy()
@@ -73,6 +73,6 @@ def _scatter(axes: Axes, points: Tensor, numbers: Tensor, called: Sequence[str])
     axes.set_box_aspect(1)
 
 
-def _title(run: TrainedRun) -> str:
+def _tsne_title(run: TrainedRun) -> str:
     who = model_owner(run)
     return f"round {run.round}, {who}" if who else f"round {run.round}"

@@ -39,10 +39,10 @@ class ListedRecipe(NamedTuple):
 
 def list_recipes() -> list[ListedRecipe]:
     """Every recipe."""
-    return [_listed(read_recipe(name)) for name in recipe_names()]
+    return [_list_recipe(read_recipe(name)) for name in recipe_names()]
 
 
-def _listed(recipe: Recipe) -> ListedRecipe:
+def _list_recipe(recipe: Recipe) -> ListedRecipe:
     table = printed_table()[recipe.name]
     times: dict[Scale, list[float | None]] = {
         scale: [rough_estimate(recipe, p, scale) for p in recipe.parts] for scale in ALL_SCALES

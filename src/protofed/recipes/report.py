@@ -112,7 +112,7 @@ def recipe_markdown(report: RecipeReport) -> str:
     for part in report.parts:
         rows = [part_header(part), ["---"] * len(part_header(part)), *part_rows(part)]
         table = "\n".join(f"| {' | '.join(map(_safe, row))} |" for row in rows)
-        blocks += [f"### {part.part}", table, _listed(part_footnotes(part)), *_sources(part)]
+        blocks += [f"### {part.part}", table, _bullet_list(part_footnotes(part)), *_sources(part)]
     blocks += [f"### {name}\n\n{_safe(why)}" for name, why in report.missing]
     return "\n\n".join(blocks) + "\n"
 
@@ -122,10 +122,10 @@ def _sources(part: PaperComparison) -> list[str]:
         f"{label}: {n}": v for label, values in part.fields.items() for n, v in values.items()
     }
     lead = "Settings; what a method is not given here is its default, our choice:"
-    return [lead, _listed(settings_by_source({**part.settings, **fields}))]
+    return [lead, _bullet_list(settings_by_source({**part.settings, **fields}))]
 
 
-def _listed(lines: list[str]) -> str:
+def _bullet_list(lines: list[str]) -> str:
     return "\n".join(f"- {_safe(line)}" for line in lines)
 
 

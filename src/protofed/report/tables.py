@@ -92,7 +92,7 @@ def client_table(label: str, runs: Sequence[ReportRun], place: int) -> HtmlTable
         home, line_of = homes.get(client, ""), [table.get(client, {}) for table in tables]
         cells = [TableCell(f"client {client}"), TableCell(home)]
         for domain in domains:
-            value = _mean(row.get(domain) for row in line_of)
+            value = _mean_of_known(row.get(domain) for row in line_of)
             cells.append(_shaded(value, 100.0, "home" if domain == home else ""))
         rows.append(cells)
     caption = f"{label}: each client's own model on every domain, in %, last round"
@@ -159,7 +159,7 @@ def traffic_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str,
         words = (
             ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items()) or "nothing"
         )
-        whole = _mean(sum(one[UP_AND_DOWN[way]] for one in run.rounds) for run in groups[label])
+        whole = _mean_of_known(sum(one[UP_AND_DOWN[way]] for one in run.rounds) for run in groups[label])
         rows.append(
             [
                 TableCell(label),
@@ -198,7 +198,7 @@ def seconds_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str,
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 

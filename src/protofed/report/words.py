@@ -28,7 +28,7 @@ def join_words(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + list(words[-1:]))
 
 
-def _mean(row: MethodRow) -> float:
+def _row_mean(row: MethodRow) -> float:
     value = row.cells["mean"]
     return round(value.mean, 2) if value else 0.0
 
@@ -41,14 +41,14 @@ def worst_domain(table: ComparisonTable, row: MethodRow) -> tuple[str, float]:
 
 def report_headline(table: ComparisonTable) -> str:
     """What came out, in one sentence."""
-    order = sorted(table.rows, key=_mean, reverse=True)
+    order = sorted(table.rows, key=_row_mean, reverse=True)
     best, rule = order[0], table.rule
     domain, score = worst_domain(table, best)
-    reached = f"{_mean(best):.2f} % mean accuracy over {len(table.domains)} domains ({rule})"
+    reached = f"{_row_mean(best):.2f} % mean accuracy over {len(table.domains)} domains ({rule})"
     low = f"it does worst on {domain} ({score:.2f} %)"
     if len(order) == 1:
         return f"{best.label} reaches {reached}; {low}."
-    level = [row.label for row in order if _mean(row) == _mean(best)]
+    level = [row.label for row in order if _row_mean(row) == _row_mean(best)]
     if len(level) > 1:
         return f"{join_words(level)} are level with {reached}; {best.label} does worst on {domain}."
     other = order[1] if best.label == table.baseline else best
@@ -72,10 +72,10 @@ def describe_difference(value: PairedDifference | None, baseline: str | None) ->
 
 def headline_tiles(table: ComparisonTable) -> list[tuple[str, str]]:
     """The same in a few large numbers, each with its meaning."""
-    best = max(table.rows, key=_mean)
+    best = max(table.rows, key=_row_mean)
     domain, score = worst_domain(table, best)
     found = [
-        (f"{_mean(best):.2f} %", f"best mean: {best.label}"),
+        (f"{_row_mean(best):.2f} %", f"best mean: {best.label}"),
         (f"{score:.2f} %", f"its worst domain: {domain}"),
     ]
     if best.difference:

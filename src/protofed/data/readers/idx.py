@@ -15,7 +15,7 @@ from protofed.core.errors import ProtofedError
 from protofed.data.archive import Array
 from protofed.data.cache import Arrays
 
-MOST = 10**9  # bytes that a header may speak of
+MOST_IDX_BYTES = 10**9  # bytes that a header may speak of
 
 
 def read_idx_files(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
@@ -33,7 +33,7 @@ def parse_idx(path: Path, axes: int) -> Array:
         with gzip.open(path) as stream:
             magic, *shape = struct.unpack(f">{axes + 1}I", stream.read(4 * (axes + 1)))
             count = math.prod(shape)
-            content = stream.read(count + 1) if count <= MOST else b""
+            content = stream.read(count + 1) if count <= MOST_IDX_BYTES else b""
     except (OSError, EOFError, zlib.error, struct.error) as fault:
         raise ProtofedError(f"{path} is no whole gzipped idx file: {fault}") from fault
     if magic != 0x0800 + axes or len(content) != count:

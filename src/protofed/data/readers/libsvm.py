@@ -13,7 +13,7 @@ from protofed.data.archive import Array
 from protofed.data.cache import Arrays
 
 SIDE = 16
-MOST = 2**28  # bytes of text
+MOST_LIBSVM_BYTES = 2**28  # bytes of text
 
 
 def read_libsvm(folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
@@ -28,7 +28,7 @@ def parse_libsvm(path: Path) -> tuple[Array, Array]:
     """Images and labels of one file: values from -1 to 1 become 0 to 255, labels 1 to 10 0 to 9."""
     try:
         with bz2.open(path) as stream:
-            text = stream.read(MOST).decode("ascii")
+            text = stream.read(MOST_LIBSVM_BYTES).decode("ascii")
         lines = [line.split() for line in text.splitlines() if line.strip()]
         values = np.zeros((len(lines), SIDE * SIDE), np.float32)  # what a line leaves out is 0
         for row, (_, *pixels) in enumerate(lines):
