@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 320, 240
 DISTINCT = 400  # pictures that are drawn; the other files are copies of these, as drawing is slow
 OPEN = """
 import time
-from protofed.data.catalog import entry_of
+from protofed.data.benchmarks import entry_of
 began = time.perf_counter()
 entry_of({0!r}).load()
 print(time.perf_counter() - began)

@@ -28,10 +28,10 @@ from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
-from protofed.core.tally import count_correct
-from protofed.core.threads import torch_threads
+from protofed.core.metrics import count_correct
+from protofed.core.training import torch_threads
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.cluster import finch_clusters
+from protofed.ops.finch import finch_clusters
 
 
 def alternate(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Any]:

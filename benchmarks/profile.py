@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import peak
 from benchmarks.ours import METHODS, make_sites
 from benchmarks.workloads import WORKLOADS
-from protofed.core.allocator import tune_malloc
+from protofed.runtime.resources import tune_malloc
 from protofed.core.site import RoundContext, Site
 
 # what a kernel's name begins with -> the line of the table it counts in

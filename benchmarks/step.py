@@ -27,13 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.core.allocator import tune_malloc
+from protofed.runtime.resources import tune_malloc
 from protofed.core.message import Message
 from protofed.core.model import Model, Net, NetOutput
 from protofed.core.site import RoundContext, Site
-from protofed.core.threads import torch_threads
-from protofed.experiment.federation import build_federation
-from protofed.experiment.parse import parse_experiment
+from protofed.core.training import torch_threads
+from protofed.federation.build import build_federation
+from protofed.spec.spec_parser import parse_experiment
 from protofed.methods.fedavg import FedAvg
 
 STEPS = {"lsa-cnn": 8, "resnet10": 1}  # in one sample

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core.model import ImageShape
-from protofed.core.threads import torch_threads
+from protofed.core.training import torch_threads
 from protofed.nets import Convolution, build_net
 from protofed.nets.winograd import winograd_conv2d
 

@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def warm_up(folder: Path) -> None:
     """Run here once, so that every fork finds images and torch's late imports in memory."""
-    from protofed.experiment.parse import parse_experiment, set_field
+    from protofed.spec.spec_parser import parse_experiment, set_field
     from protofed.experiment.runner import run
 
     for name in METHODS:

@@ -18,7 +18,7 @@ from typing import Any
 from faults import forks
 from faults.work import Work, differences, figures, state, unbroken
 from protofed.experiment.checkpoint import MANIFEST, checkpoint_folder
-from protofed.experiment.rundir import RunDir
+from protofed.experiment.run_folder import RunDir
 
 WORK = Work("scaffold")
 FLIPS, RESUMED = 1000, 20  # flips that are looked for, and more of them that a run goes on after

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-import protofed.cli.show
+import protofed.cli.output
 import protofed.experiment.runner  # noqa: F401  so that no fork imports it again
 from protofed.cli import main
 

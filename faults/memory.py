@@ -14,7 +14,7 @@ from typing import Any
 
 from faults import forks
 from faults.work import Work, figures
-from protofed.experiment.rundir import RunDir
+from protofed.experiment.run_folder import RunDir
 
 HEAVY = Work("fedavg", rounds=2)
 # Activations of hundreds of megabytes: far more than all else that a run takes.

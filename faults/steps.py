@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from faults import forks
 from faults.work import Work, damage, differences, figures, state, unbroken
-from protofed.core import disk
-from protofed.experiment.rundir import RunDir
+from protofed.runtime import atomic_io
+from protofed.experiment.run_folder import RunDir
 
 WORK = Work("scaffold", rounds=3)  # with states at the clients, and an old checkpoint to drop
 STEPS = ("write", "sync", "replace")
@@ -56,7 +56,7 @@ def counted(folder: Path) -> list[str]:
 def watch(record: Path, fault: Fault | None = None) -> None:
     """Let this process count its steps, and meet a fault at one of them."""
     for name in STEPS:
-        setattr(disk, name, _watched(name, getattr(disk, name), record, fault))
+        setattr(atomic_io, name, _watched(name, getattr(atomic_io, name), record, fault))
 
 
 def _watched(

@@ -31,7 +31,7 @@ Case = dict[str, float | bool]
 
 def rounds(out: Path) -> list[dict[str, Any]]:
     """The rounds that a run has finished."""
-    from protofed.experiment.rundir import RunDir
+    from protofed.experiment.run_folder import RunDir
 
     return RunDir(out).lines(out / "rounds.jsonl")
 

@@ -9,23 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from protofed.core.errors import ProtofedError as ProtofedError
+    from protofed.errors import ProtofedError as ProtofedError
     from protofed.core.method import Method as Method
     from protofed.core.training import Training as Training
     from protofed.experiment.result import RunResult as RunResult
     from protofed.experiment.runner import run as run
-    from protofed.experiment.spec import Data as Data
-    from protofed.experiment.spec import Experiment as Experiment
+    from protofed.spec.experiment_spec import Data as Data
+    from protofed.spec.experiment_spec import Experiment as Experiment
     from protofed.methods import METHODS as METHODS
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Data": "protofed.experiment.spec",
-    "Experiment": "protofed.experiment.spec",
+    "Data": "protofed.spec.experiment_spec",
+    "Experiment": "protofed.spec.experiment_spec",
     "METHODS": "protofed.methods",
     "Method": "protofed.core.method",
-    "ProtofedError": "protofed.core.errors",
+    "ProtofedError": "protofed.errors",
     "RunResult": "protofed.experiment.result",
     "Training": "protofed.core.training",
     "run": "protofed.experiment.runner",

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.admission import ReplyTemplate
+from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.site import RoundContext
-from protofed.engines.rounds import expected_reply
+from protofed.federation.round import expected_reply
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fedseproto import FedSeProto

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.admission import LARGEST, MOST_REASON, ReplyTemplate, rejection_reason
+from protofed.core.reply_validation import LARGEST, MOST_REASON, ReplyTemplate, rejection_reason
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes

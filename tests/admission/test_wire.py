@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.core import tree
-from protofed.core.admission import decode_reply, rejection_reason
-from protofed.core.errors import ProtofedError
-from protofed.core.pack import LAYOUT, MAGIC, SEAL, pack_tree, unpack_tree
+from protofed.core.reply_validation import decode_reply, rejection_reason
+from protofed.errors import ProtofedError
+from protofed.core.serialization import LAYOUT, MAGIC, SEAL, pack_tree, unpack_tree
 from tests.admission.mail import NAMES, letters
 
 PARTS = 64
@@ -178,8 +178,8 @@ def test_a_forged_header_is_refused(case: str) -> None:
 
 CLAIMS = """
 import resource, struct, json, hashlib
-from protofed.core.errors import ProtofedError
-from protofed.core.pack import MAGIC, pack, unpack
+from protofed.errors import ProtofedError
+from protofed.core.serialization import MAGIC, pack, unpack
 import torch
 unpack(pack({"warm": torch.zeros(3)}))
 large = pack({"large": torch.zeros(2_000_000)})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.parse import parse_experiment
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
 from tests.cli.conftest import Cli
 

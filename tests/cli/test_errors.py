@@ -138,15 +138,15 @@ def no_memory(*given: object) -> None:
     [
         (
             "data doctor digits-mini",
-            "protofed.data.doctor.diagnose_benchmark",
+            "protofed.data.diagnostics.diagnose_benchmark",
             "fewer or smaller images",
         ),
         (
             "predict . a.png",
-            "protofed.product.source.load_trained_model",
+            "protofed.export.inference_module.load_trained_model",
             "give a file of `protofed export`",
         ),
-        ("predict a.onnx a.png", "protofed.product.formats.read_export", "end other programs"),
+        ("predict a.onnx a.png", "protofed.export.model_files.read_export", "end other programs"),
     ],
 )
 def test_without_memory_what_is_advised_can_help(

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.data.catalog import load_benchmark
+from protofed.data.benchmarks import load_benchmark
 from tests.cli.conftest import Cli
 from tests.data.publishing import PUBLISHERS, Truth
 from tests.data.serving import Host, serving

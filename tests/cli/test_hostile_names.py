@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.cli.show import RunWatcher, print_result, print_table
-from protofed.core.errors import ProtofedError
+from protofed.cli.output import RunWatcher, print_result, print_table
+from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark import Benchmark, Domain
-from protofed.data.entry import BenchmarkInfo
-from protofed.experiment.evaluate import DomainScores, score_rules
+from protofed.data.benchmark_info import Benchmark, Domain
+from protofed.data.benchmark_info import BenchmarkInfo
+from protofed.federation.evaluation import DomainScores, score_rules
 from protofed.experiment.result import RunResult
 from protofed.experiment.runner import RunProgress
 from tests.cli.conftest import Cli
@@ -49,7 +49,7 @@ def test_a_result_is_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_progress_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    from protofed.experiment.spec import Experiment
+    from protofed.spec.experiment_spec import Experiment
 
     with RunWatcher(Experiment(), Path(HOSTILE)) as watch:
         watch(RunProgress(1, 2, 50.0, 1.0, (HOSTILE,)))
@@ -69,7 +69,7 @@ def test_an_error_with_a_strangers_name_is_text(cli: Cli, monkeypatch: pytest.Mo
     def fail(*words: object) -> None:
         raise ProtofedError(f"{HOSTILE}: no such class\nsecond line")
 
-    monkeypatch.setattr("protofed.experiment.parse.parse_experiment", fail)
+    monkeypatch.setattr("protofed.spec.spec_parser.parse_experiment", fail)
     ended = cli("run")
     assert ended.code == 2
     assert harmless(ended.err)

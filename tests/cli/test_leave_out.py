@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.federation import build_federation
-from protofed.experiment.parse import parse_experiment
-from protofed.study.variants import GridCell
+from protofed.errors import ProtofedError
+from protofed.federation.build import build_federation
+from protofed.spec.spec_parser import parse_experiment
+from protofed.analysis.grid import GridCell
 from tests.cli.conftest import Cli
 
 DOMAINS = ["optical", "print", "syn"]
@@ -133,8 +133,8 @@ def test_workers_limit_how_many_runs_are_at_work(cli: Cli, monkeypatch: pytest.M
         asked.append(workers)
         return {cell.folder: "not run" for cell in grid}
 
-    monkeypatch.setattr("protofed.study.pool.run_all", run_all)
-    monkeypatch.setattr("protofed.core.machine.usable_cores", lambda: 7)
+    monkeypatch.setattr("protofed.analysis.parallel_runs.run_all", run_all)
+    monkeypatch.setattr("protofed.runtime.resources.usable_cores", lambda: 7)
     for words in ([], ["--workers", "2"], ["--workers", "0"], ["--workers", "many"]):
         assert cli("run", *FLAGS, "--leave-out", "each", *words).code == 2
     assert asked == [7, 2, 1]

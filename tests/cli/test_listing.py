@@ -11,9 +11,9 @@ from PIL import Image
 
 from protofed import __version__
 from protofed.core.method import Method
-from protofed.data.catalog import BENCHMARKS, load_benchmark
-from protofed.data.sheet import GAP, SCALE
-from protofed.experiment.describe import method_name
+from protofed.data.benchmarks import BENCHMARKS, load_benchmark
+from protofed.data.diagnostics import GAP, SCALE
+from protofed.spec.experiment_spec import method_name
 from protofed.methods import METHODS
 from tests.cli.conftest import Cli
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.cli.outlet import UNREAD
+from protofed.cli.output import UNREAD
 
 QUICK = ["--net", "moon-mlp", "--rounds", "2", "--set", "training.epochs=1", "--workers", "0"]
 QUICK += ["--set", "partition.kind=shares", "--set", "partition.samples=9"]

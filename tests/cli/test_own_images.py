@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protofed.experiment.parse import parse_experiment
+from protofed.spec.spec_parser import parse_experiment
 from tests.cli.conftest import Cli
 from tests.data.pictures import drawing, make, spoil
 

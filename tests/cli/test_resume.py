@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.cli.show import RunWatcher
-from protofed.experiment.parse import load_spec, parse_experiment, read_spec
-from protofed.study.collect import read_record
+from protofed.cli.output import RunWatcher
+from protofed.spec.spec_parser import load_spec, parse_experiment, read_spec
+from protofed.analysis.finished_runs import read_record
 from tests.cli.conftest import Cli
 
 

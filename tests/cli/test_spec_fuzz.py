@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from protofed.cli.run import _experiment
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.training import Training
-from protofed.data.catalog import BENCHMARKS
-from protofed.experiment.parse import MOST_BYTES, MOST_LINES, parse_experiment
-from protofed.experiment.spec import Data, Experiment
+from protofed.data.benchmarks import BENCHMARKS
+from protofed.spec.spec_parser import MOST_BYTES, MOST_LINES, parse_experiment
+from protofed.spec.experiment_spec import Data, Experiment
 from protofed.methods import METHODS
 from protofed.nets import NETS
 

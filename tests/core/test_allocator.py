@@ -10,7 +10,7 @@ import pytest
 
 CODE = """
 import resource, sys, torch
-from protofed.core.allocator import keep_memory
+from protofed.runtime.resources import keep_memory
 torch.set_num_threads(1)
 print(keep_memory()) if "keep" in sys.argv else print("plain")
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt

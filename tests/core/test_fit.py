@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.errors import DivergedError
-from protofed.core.fit import fit_model
+from protofed.errors import DivergedError
+from protofed.core.training import fit_model
 from protofed.core.model import Model
 from protofed.core.training import SGD
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.core.jsonfile import DEEPEST, parse_json, read_json_file, read_json_table
+from protofed.errors import ProtofedError
+from protofed.runtime.json_files import DEEPEST, parse_json, read_json_file, read_json_table
 
 HALF = r'{"a": "\ud800"}'
 

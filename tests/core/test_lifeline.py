@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from protofed.core.lifeline import ignore_sigint_in_children
+from protofed.runtime.child_process import ignore_sigint_in_children
 
 ASK = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
 WAIT = (
-    "import sys, time; from protofed.core.lifeline import end_with_the_pipe; "
+    "import sys, time; from protofed.runtime.child_process import end_with_the_pipe; "
     "end_with_the_pipe(int(sys.argv[1])); time.sleep(60)"
 )
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.core.lock import file_lock
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import file_lock
 
 
 @pytest.mark.parametrize("name", ["", "lock"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.machine import free_memory, usable_cores
+from protofed.runtime.resources import free_memory, usable_cores
 
 
 def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     everything = free_memory()
     assert 0 < everything <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, used = tmp_path / "max", tmp_path / "current"
-    monkeypatch.setattr("protofed.core.machine.MEMORY_OF_GROUP", ((str(limit), str(used)),))
+    monkeypatch.setattr("protofed.runtime.resources.MEMORY_OF_GROUP", ((str(limit), str(used)),))
     limit.write_text("5000000\n")
     used.write_text("2000000\n")
     assert free_memory() == 3_000_000

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from protofed.core.errors import ProtofedError
-from protofed.core.memory import explain_oom
+from protofed.errors import ProtofedError
+from protofed.runtime.resources import explain_oom
 from protofed.core.message import Message
 from protofed.core.site import Site
-from protofed.core.tally import count_correct
+from protofed.core.metrics import count_correct
 from protofed.methods.fedavg import FedAvg
-from protofed.testing.toy import toy_data, toy_sites
+from protofed.testing.toy_federation import toy_data, toy_sites
 
 
 def take_all() -> None:

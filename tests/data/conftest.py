@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from protofed.data import fetch, sources
-from protofed.data.fetch import RemoteFile
-from protofed.data.get import DownloadProgress
+from protofed.data import http_download
+from protofed.data import download
+from protofed.data.http_download import RemoteFile
+from protofed.data.download import DownloadProgress
 from tests.data.publishing import PUBLISHERS, Truth
 from tests.data.serving import Host, serving
 
@@ -21,7 +22,7 @@ Publish = Callable[[str], Truth]
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A host of which protofed thinks that it mirrors everything; no waiting between tries."""
-    monkeypatch.setattr(fetch, "BACKOFF", 0.0)
+    monkeypatch.setattr(http_download, "BACKOFF", 0.0)
     monkeypatch.setenv("PROTOFED_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "cache"))
     (tmp_path / "host").mkdir()
@@ -38,14 +39,14 @@ def publish(host: Host, monkeypatch: pytest.MonkeyPatch) -> Publish:
         folder = host.root / name
         folder.mkdir()
         truth = PUBLISHERS[name](folder)
-        source = sources.SOURCES[name]
+        source = download.SOURCES[name]
         files = tuple(_described(folder, remote) for remote in source.files)
         counts = {
             file: tuple(len(arrays[k]) for k in ("y_train", "y_test", "y") if k in arrays)
             for file, arrays in truth.items()
         }
         small = replace(source, files=files, makes=counts)
-        monkeypatch.setitem(sources.SOURCES, name, small)
+        monkeypatch.setitem(download.SOURCES, name, small)
         return truth
 
     return make

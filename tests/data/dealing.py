@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter
 
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark import Benchmark, Domain
+from protofed.data.benchmark_info import Benchmark, Domain
 from protofed.data.partition import (
     DirichletPartition,
     EqualPartition,
@@ -17,7 +17,7 @@ from protofed.data.partition import (
     ShardsPartition,
     SharesPartition,
 )
-from protofed.data.parts import ClientPart
+from protofed.data.partition import ClientPart
 
 OFFICE = {"caltech": 899, "amazon": 768, "webcam": 237, "dslr": 127}
 ADAPTER: TypeAdapter[Partition] = TypeAdapter(Partition)

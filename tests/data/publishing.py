@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from protofed.data.archive import Array
-from protofed.data.sources import SOURCES
+from protofed.data.npz_store import Array
+from protofed.data.download import SOURCES
 
 Truth = dict[str, dict[str, Array]]  # .npz -> what its arrays must be
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.core.disk import file_sha256
-from protofed.core.errors import ProtofedError
-from protofed.data import archive
-from protofed.data.archive import ArchiveInfo, Array, read_archive
+from protofed.runtime.atomic_io import file_sha256
+from protofed.errors import ProtofedError
+from protofed.data import npz_store
+from protofed.data.npz_store import ArchiveInfo, Array, read_archive
 
 TOYS = ArchiveInfo("toy-shop", "toys", ("ball", "car", "doll"))
 Write = Callable[..., Path]
@@ -67,7 +67,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         seen.append(path)
         return file_sha256(path)
 
-    monkeypatch.setattr(archive, "file_sha256", counting)
+    monkeypatch.setattr(npz_store, "file_sha256", counting)
     return seen
 
 

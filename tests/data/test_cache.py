@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.data.cache import Arrays, cache_folder, cached_file
+from protofed.data.npz_store import Arrays, cache_folder, cached_file
 
 WANTED: Arrays = {"images": np.arange(2000, dtype=np.uint8).reshape(4, -1), "labels": np.arange(4)}
 

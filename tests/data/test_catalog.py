@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
-from protofed.data import catalog
-from protofed.data.benchmark import Domain
-from protofed.data.catalog import BENCHMARKS, load_benchmark
+from protofed.data import benchmarks
+from protofed.data.benchmark_info import Domain
+from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.partition import DirichletPartition, EqualPartition, SharesPartition
 
 DIGITS = ("mnist", (60_000, 10_000)), ("usps", (7291, 2007)), ("svhn", (10_000, 5000))
@@ -152,7 +152,7 @@ def test_domains_come_in_the_asked_order_with_their_notes(monkeypatch: pytest.Mo
         return Domain(domain, part, part, f"{domain} by itself")
 
     entry = replace(BENCHMARKS["digits"], read=read)
-    monkeypatch.setitem(catalog.BENCHMARKS, "digits", entry)
+    monkeypatch.setitem(benchmarks.BENCHMARKS, "digits", entry)
     chosen = load_benchmark("digits", ("mnistm", "usps")).domains
     assert [domain.name for domain in chosen] == ["mnistm", "usps"]
     assert chosen[0].note == entry.domain_note("mnistm")
@@ -200,7 +200,7 @@ def test_digits_mini_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_import_is_light() -> None:
-    code = "import sys, protofed.data.catalog; print({'sklearn', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, protofed.data.benchmarks; print({'sklearn', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protofed.data.decode import MOST_PIXELS, DecodedImage, decode_image
+from protofed.data.image_decoding import MOST_PIXELS, DecodedImage, decode_image
 from tests.data.pictures import BAD, bomb, drawing, spoil
 
 
@@ -32,7 +32,7 @@ def test_bombs_are_not_decoded(tmp_path: Path) -> None:
     bomb(tmp_path / "b.png", 9_000, 9_000)
     code = f"""
 import resource
-from protofed.data.decode import decode
+from protofed.data.image_decoding import decode
 from PIL import Image
 Image.init()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -47,7 +47,7 @@ def test_an_image_at_the_cap_is_read_and_one_above_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MOST_PIXELS * 4 < 200e6
-    monkeypatch.setattr("protofed.data.decode.MOST_PIXELS", 24 * 24)
+    monkeypatch.setattr("protofed.data.image_decoding.MOST_PIXELS", 24 * 24)
     Image.fromarray(drawing(0, 0)).save(tmp_path / "at.png")
     Image.fromarray(drawing(0, 0, side=25)).save(tmp_path / "above.png")
     good(tmp_path / "at.png")

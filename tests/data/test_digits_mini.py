@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
 from protofed.data import digits_mini
 from protofed.data.digits_mini import DOMAINS, digits_mini_domain, synthetic_digits

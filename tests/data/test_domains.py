@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protofed.data.catalog import BENCHMARKS
-from protofed.data.sources import SOURCES
+from protofed.data.benchmarks import BENCHMARKS
+from protofed.data.download import SOURCES
 
 PUBLISHED = {  # domain: training images under the catalog's split of the published set
     "office-home": {"art": 1698, "clipart": 3055, "product": 3107, "real": 3049},

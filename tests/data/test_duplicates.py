@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from protofed.data.duplicates import NEAR_BITS, NEAR_CORRELATION, HashedImage, near_duplicates
+from protofed.data.diagnostics import NEAR_BITS, NEAR_CORRELATION, HashedImage, near_duplicates
 
 
 def picture(number: int, look: bytes) -> HashedImage:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.data import extract as extracting
-from protofed.data.extract import extract_archive
+from protofed.errors import ProtofedError
+from protofed.data import archive_extraction as extracting
+from protofed.data.archive_extraction import extract_archive
 
 Make = Callable[[Path], None]
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from protofed.core.errors import ProtofedError
-from protofed.core.progress import telling
-from protofed.data import packing, pool
-from protofed.data.catalog import benchmark_info, load_benchmark, looks_like_folder
-from protofed.data.folder import folder_info, folder_label
-from protofed.data.layout import StrayFile
-from protofed.data.packing import pack_folder
+from protofed.errors import ProtofedError
+from protofed.runtime.progress import telling
+from protofed.data import folder_images
+from protofed.data import image_decoding
+from protofed.data.benchmarks import benchmark_info, load_benchmark, looks_like_folder
+from protofed.data.folder_images import folder_info, folder_label
+from protofed.data.folder_layout import StrayFile
+from protofed.data.folder_images import pack_folder
 from tests.data.pictures import CLASSES, drawing, make, spoil
 
 
@@ -35,13 +36,13 @@ def root(tmp_path: Path) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often a folder is decoded."""
     calls: list[int] = []
-    honest = pool.decode_in_parallel
+    honest = image_decoding.decode_in_parallel
 
     def counting(files: list[StrayFile], side: int, doing: str) -> object:
         calls.append(len(files))
         return honest(files, side, doing)
 
-    monkeypatch.setattr(packing, "decode_in_parallel", counting)
+    monkeypatch.setattr(folder_images, "decode_in_parallel", counting)
     return calls
 
 
@@ -119,8 +120,8 @@ def test_workers_make_the_same_pack_and_tell_how_far_they_are(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = pack_folder(root, 32).revision
-    monkeypatch.setattr(pool, "ALONE", 0)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    monkeypatch.setattr(image_decoding, "ALONE", 0)
+    monkeypatch.setattr(image_decoding, "usable_cores", lambda: 2)
     told: list[tuple[str, int, int]] = []
     token = telling.set(lambda *words: told.append(words))
     try:

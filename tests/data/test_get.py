@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.core.disk import file_sha256
-from protofed.core.errors import ProtofedError
-from protofed.data import get as getting
-from protofed.data import sources
-from protofed.data.archive import PUBLISHED
-from protofed.data.catalog import BENCHMARKS, load_benchmark
-from protofed.data.fetch import RemoteFile
-from protofed.data.get import LOCK, DownloadProgress, download_benchmark
-from protofed.data.sources import SOURCES, missing_sources, sources_for
+from protofed.runtime.atomic_io import file_sha256
+from protofed.errors import ProtofedError
+from protofed.data import download as getting
+from protofed.data import download
+from protofed.data.npz_store import PUBLISHED
+from protofed.data.benchmarks import BENCHMARKS, load_benchmark
+from protofed.data.http_download import RemoteFile
+from protofed.data.download import LOCK, DownloadProgress, download_benchmark
+from protofed.data.download import SOURCES, missing_sources, sources_for
 from tests.data.conftest import Publish
 from tests.data.publishing import PUBLISHERS
 from tests.data.serving import Host
@@ -60,7 +60,7 @@ def test_a_set_is_fetched_stored_and_loaded(
     name: str, publish: Publish, root: Path, follow: DownloadProgress, said: list[str]
 ) -> None:
     truth = publish(name)
-    source = sources.SOURCES[name]
+    source = download.SOURCES[name]
     assert name in missing_sources(source.archive)
     assert download_benchmark(name, root, follow)
     folder = root / source.home.folder
@@ -190,8 +190,8 @@ def test_fewer_images_than_published_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     publish("cifar10")
-    whole = replace(sources.SOURCES["cifar10"], makes={"cifar10.npz": (50_000, 10_000)})
-    monkeypatch.setitem(sources.SOURCES, "cifar10", whole)
+    whole = replace(download.SOURCES["cifar10"], makes={"cifar10.npz": (50_000, 10_000)})
+    monkeypatch.setitem(download.SOURCES, "cifar10", whole)
     download_benchmark("cifar10", root, follow)
     assert "does not hold the 50,000 + 10,000 images" in said[-1]
     assert load_benchmark("cifar10").domains[0].note != PUBLISHED
@@ -227,4 +227,4 @@ def test_without_a_mirror_the_published_addresses_are_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PROTOFED_MIRROR", raising=False)
-    assert sources.source_home("pacs", SOURCES["pacs"]) == SOURCES["pacs"].files
+    assert download.source_home("pacs", SOURCES["pacs"]) == SOURCES["pacs"].files

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.data.catalog import load_benchmark
-from protofed.data.findings import file_findings
-from protofed.data.folder import folder_info
-from protofed.data.packing import pack_folder
+from protofed.errors import ProtofedError
+from protofed.data.benchmarks import load_benchmark
+from protofed.data.diagnostics import file_findings
+from protofed.data.folder_images import folder_info
+from protofed.data.folder_images import pack_folder
 from tests.data.pictures import make
 
 

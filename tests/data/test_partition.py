@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.data.partition import (
     DirichletPartition,
     EqualPartition,
@@ -14,7 +14,7 @@ from protofed.data.partition import (
     ShardsPartition,
     SharesPartition,
 )
-from protofed.data.parts import partition_clients
+from protofed.data.partition import partition_clients
 from tests.data.dealing import ADAPTER, OFFICE, benchmark, cyclic, every_rule, held, joined, rows_of
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.data.partition import (
     DirichletPartition,
     EqualPartition,
@@ -13,7 +13,7 @@ from protofed.data.partition import (
     ShardsPartition,
     SharesPartition,
 )
-from protofed.data.parts import partition_clients, parts_to_records
+from protofed.data.partition import partition_clients, parts_to_records
 from tests.data.dealing import ADAPTER, OFFICE, benchmark, cyclic, every_rule
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.data.readers import cifar, idx, images, libsvm, matlab, medmnist
-from protofed.data.sources import SOURCES
+from protofed.errors import ProtofedError
+from protofed.data import raw_formats
+from protofed.data.download import SOURCES
 
 
 class Bomb:
@@ -32,10 +32,10 @@ def test_a_pickle_in_a_medmnist_file_is_not_opened(
     parts = {f"{part}_{kind}": bomb for part in ("train", "test") for kind in ("images", "labels")}
     np.savez(tmp_path / "pathmnist.npz", allow_pickle=True, **parts)
     with pytest.raises(ProtofedError, match="no MedMNIST file"):
-        list(medmnist.read_medmnist(tmp_path, 28))
+        list(raw_formats.read_medmnist(tmp_path, 28))
     (tmp_path / "pathmnist.npz").write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(ProtofedError, match="no MedMNIST file"):
-        list(medmnist.read_medmnist(tmp_path, 28))
+        list(raw_formats.read_medmnist(tmp_path, 28))
     assert not Path("exploded").exists()
 
 
@@ -56,7 +56,7 @@ def test_a_broken_idx_file_is_told(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(content)
     with pytest.raises(ProtofedError, match=r"a\.gz is no"):
-        idx.parse_idx(path, axes=3)
+        raw_formats.parse_idx(path, axes=3)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_a_broken_libsvm_file_is_told(text: str, tmp_path: Path) -> None:
     path = tmp_path / "usps.bz2"
     path.write_bytes(bz2.compress(text.encode()))
     with pytest.raises(ProtofedError, match=r"usps\.bz2"):
-        libsvm.parse_libsvm(path)
+        raw_formats.parse_libsvm(path)
 
 
 def test_a_pixel_that_a_line_leaves_out_is_the_middle_grey(tmp_path: Path) -> None:
     path = tmp_path / "usps.bz2"
     path.write_bytes(bz2.compress(b"10 1:-1 2:1\n"))
-    x, y = libsvm.parse_libsvm(path)
+    x, y = raw_formats.parse_libsvm(path)
     assert x[0, 0, :3].tolist() == [0, 255, 127]
     assert y.tolist() == [9]
 
@@ -84,13 +84,13 @@ def test_a_broken_matlab_file_is_told(labels: list[int], tmp_path: Path) -> None
     path = tmp_path / "train_32x32.mat"
     savemat(path, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array(labels)[:, None]})
     with pytest.raises(ProtofedError, match=r"train_32x32\.mat"):
-        matlab.parse_matlab(path)
+        raw_formats.parse_matlab(path)
     path.write_bytes(b"MATLAB")
     with pytest.raises(ProtofedError, match="no MATLAB file"):
-        matlab.parse_matlab(path)
+        raw_formats.parse_matlab(path)
 
 
-@pytest.mark.parametrize("read", [cifar.read_cifar10, cifar.read_cifar100])
+@pytest.mark.parametrize("read", [raw_formats.read_cifar10, raw_formats.read_cifar100])
 def test_records_that_are_cut_or_not_there_are_told(
     read: Callable[[Path, int], object], tmp_path: Path
 ) -> None:
@@ -109,7 +109,7 @@ def test_cifar100_with_other_classes_is_told(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "fine_label_names.txt").write_text("apple\nbee\n")
     with pytest.raises(ProtofedError, match="other classes"):
-        list(cifar.read_cifar100(tmp_path, 32))
+        list(raw_formats.read_cifar100(tmp_path, 32))
 
 
 def test_a_domain_without_all_classes_is_told(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_is_no_image_is_told_by_its_name(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"\xff\xd8 no picture")
     with pytest.raises(ProtofedError, match=r"a/b\.jpg is no readable image"):
-        images.load_images(tmp_path, [path], 8)
+        raw_formats.load_images(tmp_path, [path], 8)
 
 
 def test_a_list_may_not_point_elsewhere(tmp_path: Path) -> None:
@@ -132,4 +132,4 @@ def test_a_list_may_not_point_elsewhere(tmp_path: Path) -> None:
     root.mkdir(parents=True)
     (root / "mnist_m_train_labels.txt").write_text("../../../../etc/passwd 3\n")
     with pytest.raises(ProtofedError, match=r"mnist_m_train/passwd is no readable image"):
-        list(images.read_image_lists(tmp_path, 32))
+        list(raw_formats.read_image_lists(tmp_path, 32))

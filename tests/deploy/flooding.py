@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.deploy.keys import make_keys
-from protofed.deploy.known import SiteKey
+from protofed.deploy.site_keyring import SiteKey
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 MANY = 1500

@@ -45,7 +45,7 @@ class Guarded(NamedTuple):
     def gate(self, *more: str) -> list[str]:
         """The command that guards the inner port."""
         server = self.keys / "server"
-        words = [sys.executable, "-m", "protofed.deploy.proxy", "--host=127.0.0.1"]
+        words = [sys.executable, "-m", "protofed.deploy.gate", "--host=127.0.0.1"]
         words += [f"--port={self.public}", f"--upstream=https://127.0.0.1:{self.inner}"]
         words += [f"--cert={server}/server.crt", f"--key={server}/server.key", f"--ca={self.ca}"]
         return [*words, *more]

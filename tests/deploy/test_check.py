@@ -15,11 +15,11 @@ from PIL import Image
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.cli.checking import run_join_check
-from protofed.deploy.check import CheckLine, format_check_lines
-from protofed.deploy.check import run_preflight as look
+from protofed.cli.federation import run_join_check
+from protofed.deploy.preflight import CheckLine, format_check_lines
+from protofed.deploy.preflight import run_preflight as look
 from protofed.deploy.keys import make_keys
-from protofed.deploy.own import JoiningSite
+from protofed.deploy.preflight import JoiningSite
 from tests.deploy.answering import answering
 from tests.deploy.flower import Guarded, free_port
 

@@ -13,7 +13,7 @@ import pytest
 from protofed.deploy import confine
 from protofed.deploy import join as joining
 from protofed.deploy.confine import TCP_SINCE, landlock_version
-from protofed.deploy.own import JoiningSite
+from protofed.deploy.preflight import JoiningSite
 from tests.data.pictures import make
 
 needs_landlock = pytest.mark.skipif(

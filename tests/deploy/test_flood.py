@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.deploy.listening import MOST_CONNECTIONS, MOST_OF_ADDRESS, client_network
+from protofed.deploy.gate import MOST_CONNECTIONS, MOST_OF_ADDRESS, client_network
 from tests.deploy.flooding import (
     ELSEWHERE,
     HERE,

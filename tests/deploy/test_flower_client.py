@@ -19,7 +19,7 @@ from flwr.app.message import make_message
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.deploy.flower_client import (
     CHUNK,
     OBJECT_FRAME,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.deploy.keys import ServerAddress, make_keys, parse_address
 from tests.deploy.shaking import shake
 
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from protofed.deploy.certificates import read_certificate
+from protofed.deploy.keys import read_certificate
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from protofed.deploy.proxy import MOST_BODY, MOST_PART
+from protofed.deploy.gate import MOST_BODY, MOST_PART
 from tests.deploy.flower import Guarded, status
 
 pytest.importorskip("flwr", reason="needs the flower extra")

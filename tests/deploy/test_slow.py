@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from protofed.deploy.keys import make_keys
-from protofed.deploy.proxy import serve_gate
+from protofed.deploy.gate import serve_gate
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 HURRIED = """

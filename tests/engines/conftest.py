@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from protofed.engines.crew import WorkerPool
+from protofed.engines.multiprocess import WorkerPool
 
 Hire = Callable[[int], WorkerPool]
 

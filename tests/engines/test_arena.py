@@ -16,7 +16,7 @@ from torch import Tensor
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.engines.arena import (
+from protofed.engines.shared_memory import (
     ALIGN,
     PAGE,
     SharedTreeBuffer,
@@ -65,7 +65,7 @@ def test_another_process_reads_and_answers() -> None:
     shape = arena.write([message])
     code = f"""
 import torch
-from protofed.engines.arena import Arena
+from protofed.engines.shared_memory import Arena
 arena = Arena({arena.handle})
 view = arena.read([torch.empty(5, device="meta")])[0]
 view.mul_(2)
@@ -154,8 +154,8 @@ def test_without_room_on_the_disk_there_is_an_error_and_no_crash(tmp_path: Path)
     code = f"""
 import resource, torch
 from pathlib import Path
-from protofed.core.errors import ProtofedError
-from protofed.engines.arena import Pile
+from protofed.errors import ProtofedError
+from protofed.engines.shared_memory import Pile
 resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
 pile = Pile(0, Path({str(tmp_path)!r}))
 pile[0] = [torch.ones(1000)]

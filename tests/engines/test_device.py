@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from protofed.core import tree
 from protofed.core.method import AnyMethod
 from protofed.core.site import SERVER, RoundContext
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import run_round
 from protofed.methods import METHODS
-from protofed.testing.toy import toy_sites
+from protofed.testing.toy_federation import toy_sites
 
 META = torch.device("meta")
 aten = torch.ops.aten

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.errors import DivergedError, ProtofedError
+from protofed.errors import DivergedError, ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, ServerState
 from protofed.core.model import Model
-from protofed.core.pack import pack_tree
+from protofed.core.serialization import pack_tree
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import RoundEvent, run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import RoundEvent, run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedexg import FedExg

@@ -9,8 +9,8 @@ import pytest
 from pydantic.dataclasses import dataclass
 
 from protofed.core import tree
-from protofed.engines.local import LocalEngine
-from protofed.engines.workers import WorkerEngine
+from protofed.engines.local_engine import LocalEngine
+from protofed.engines.multiprocess import WorkerEngine
 from protofed.methods.fedavg import FedAvg
 from tests.engines.test_workers import federation, played
 

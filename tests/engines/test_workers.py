@@ -18,18 +18,18 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.site import SERVER, ArrayDataset, RoundContext, Site
-from protofed.core.tally import Tallies
-from protofed.engines.crew import WorkerPool
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import run_round
-from protofed.engines.workers import WorkerEngine, worker_count
+from protofed.core.metrics import Tallies
+from protofed.engines.multiprocess import WorkerPool
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import run_round
+from protofed.engines.multiprocess import WorkerEngine, worker_count
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
-from protofed.testing.toy import toy_sites
+from protofed.testing.toy_federation import toy_sites
 from tests.engines.conftest import Hire
 
 ROUNDS = 2
@@ -191,8 +191,8 @@ def test_states_and_replies_beyond_the_limit_lie_on_disk(
     chosen = METHODS[method]()
     server, sites, tests = federation(chosen)
     state, rest = played(LocalEngine(chosen, sites, tests), server)
-    monkeypatch.setattr("protofed.engines.local.IN_MEMORY", 0)
-    monkeypatch.setattr("protofed.engines.local.SHARD", 10_000)
+    monkeypatch.setattr("protofed.engines.local_engine.IN_MEMORY", 0)
+    monkeypatch.setattr("protofed.engines.local_engine.SHARD", 10_000)
     engine = LocalEngine(chosen, sites, tests, scratch=tmp_path)
     other, others = played(engine, server)
     assert tree.equal([state, rest["states"]], [other, others["states"]])
@@ -204,20 +204,20 @@ def test_states_and_replies_beyond_the_limit_lie_on_disk(
 
 
 def test_auto_takes_what_the_machine_can_feed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protofed.engines.workers.usable_cores", lambda: 8)
-    monkeypatch.setattr("protofed.engines.workers.free_memory", lambda: 2**40)
+    monkeypatch.setattr("protofed.engines.multiprocess.usable_cores", lambda: 8)
+    monkeypatch.setattr("protofed.engines.multiprocess.free_memory", lambda: 2**40)
     assert worker_count(participants=10, threads=1) == 8
     assert worker_count(participants=3, threads=1) == 3
     assert worker_count(participants=10, threads=4) == 2
     assert worker_count(participants=10, threads=8) == 0
     assert worker_count(participants=1, threads=1) == 0
-    monkeypatch.setattr("protofed.engines.workers.free_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr("protofed.engines.multiprocess.free_memory", lambda: 3 * 2**30)
     assert worker_count(participants=10, threads=1) == 3
 
 
 SCRIPT = """
     import os, sys, time
-    from protofed.engines.crew import Crew
+    from protofed.engines.multiprocess import Crew
     crew = Crew(2)
     print(*[worker.process.pid for worker in crew.workers], flush=True)
     time.sleep(100)

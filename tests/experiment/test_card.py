@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic.dataclasses import dataclass
 
-from protofed.core import disk
-from protofed.core.errors import ProtofedError
-from protofed.experiment.card import escape_markdown, model_card
-from protofed.experiment.parse import parse_experiment
-from protofed.experiment.rundir import RunDir
+from protofed.runtime import atomic_io
+from protofed.errors import ProtofedError
+from protofed.experiment.model_card import escape_markdown, model_card
+from protofed.spec.spec_parser import parse_experiment
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
 from protofed.methods.fedavg import FedAvg
 from tests.cli.conftest import Cli
@@ -103,14 +103,14 @@ def test_the_card_of_a_strangers_method_is_printed(tiny: Make, tmp_path: Path, c
 def test_a_card_that_cannot_be_written_leaves_the_run_unfinished(
     tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, real = RunDir(tmp_path / "run"), disk.rename_over
+    folder, real = RunDir(tmp_path / "run"), atomic_io.rename_over
 
     def broken(old: Path, new: Path) -> None:
         if new == folder.card:
             raise OSError(errno.EIO, "Input/output error")
         real(old, new)
 
-    monkeypatch.setattr(disk, "rename_over", broken)
+    monkeypatch.setattr(atomic_io, "rename_over", broken)
     told = rf"cannot write to {folder.path}: Input/output error\nall rounds up to 1 are safe there"
     with pytest.raises(ProtofedError, match=told):
         run(tiny(rounds=1), folder.path, workers=0)

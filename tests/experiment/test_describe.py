@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from protofed.experiment.describe import describe_method
+from protofed.spec.experiment_spec import describe_method
 
 METHOD = """
 from pydantic.dataclasses import dataclass

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.engines.local import LocalEngine
-from protofed.experiment.evaluate import DomainScores, Evaluation, evaluate_round, last_5_mean
-from protofed.experiment.federation import build_federation
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.evaluation import DomainScores, Evaluation, evaluate_round, last_5_mean
+from protofed.federation.build import build_federation
 from protofed.experiment.runner import run
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 from protofed.methods.fedavg import FedAvg
 
 Make = Callable[..., Experiment]

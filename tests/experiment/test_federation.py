@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.federation import build_federation
-from protofed.experiment.parse import parse_experiment
+from protofed.errors import ProtofedError
+from protofed.federation.build import build_federation
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 from protofed.methods import METHODS
 from protofed.nets.winograd import WinogradConv2d
 from tests.experiment.conftest import quick

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.site import ClientId, RoundContext
-from protofed.engines.base import Engine
-from protofed.engines.local import LocalEngine
+from protofed.engines.engine import Engine
+from protofed.engines.local_engine import LocalEngine
 from protofed.experiment import runner
 from protofed.experiment.checkpoint import load_server_state
-from protofed.experiment.federation import Federation, build_federation
-from protofed.experiment.incidents import PATIENCE
-from protofed.experiment.rundir import RunDir
+from protofed.federation.build import Federation, build_federation
+from protofed.experiment.run_events import PATIENCE
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import RunProgress, run
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 
 Make = Callable[..., Experiment]
 WILD = {"lr": 1e30, "epochs": 2, "batch": 4}

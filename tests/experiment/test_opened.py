@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.opened import open_trained_run
-from protofed.experiment.rundir import RunDir
+from protofed.errors import ProtofedError
+from protofed.experiment.trained_run import open_trained_run
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 
 
 def test_an_older_state_never_stands_in_for_the_last_one_of_a_finished_run(

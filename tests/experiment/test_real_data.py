@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.parse import parse_experiment
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
 
 

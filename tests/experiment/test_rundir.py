@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.experiment import runner
 from protofed.experiment.result import read_result
-from protofed.experiment.rundir import RunDir
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 
 Make = Callable[..., Experiment]
 

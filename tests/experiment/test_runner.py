@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
-from protofed.data.catalog import BENCHMARKS
-from protofed.engines.local import LocalEngine
+from protofed.errors import ProtofedError
+from protofed.data.benchmarks import BENCHMARKS
+from protofed.engines.local_engine import LocalEngine
 from protofed.experiment.checkpoint import load_server_state
-from protofed.experiment.federation import build_federation
-from protofed.experiment.rundir import RunDir
+from protofed.federation.build import build_federation
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import RunProgress, run, sample_clients
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 from protofed.methods import METHODS
 from tests.experiment.conftest import quick
 

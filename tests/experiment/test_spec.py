@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.training import Training
 from protofed.data.partition import DirichletPartition, SharesPartition
-from protofed.experiment.parse import choose_named, parse_experiment, read_spec, set_field
-from protofed.experiment.spec import Data, Experiment
+from protofed.spec.spec_parser import choose_named, parse_experiment, read_spec, set_field
+from protofed.spec.experiment_spec import Data, Experiment
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
 

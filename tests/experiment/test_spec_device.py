@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import parse_experiment
-from protofed.experiment.spec import Experiment
+from protofed.errors import ProtofedError
+from protofed.spec.spec_parser import parse_experiment
+from protofed.spec.experiment_spec import Experiment
 
 
 def test_a_device_is_resolved_and_the_cpu_renames_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

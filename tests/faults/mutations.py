@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from protofed.core.disk import file_sha256
+from protofed.runtime.atomic_io import file_sha256
 
 MARK = '"@here@"'
 DEEP = "[" * 100_000

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.rundir import RunDir
+from protofed.errors import ProtofedError
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 
 Make = Callable[..., Experiment]
 Broken = tuple[Experiment, RunDir, bytes]

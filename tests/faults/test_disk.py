@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from protofed.core import disk
+from protofed.runtime import atomic_io
 
 STEPS = ("write", "sync", "replace")
 
@@ -29,7 +29,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
         return step
 
     for name in STEPS:
-        monkeypatch.setattr(disk, name, watched(name, getattr(disk, name)))
+        monkeypatch.setattr(atomic_io, name, watched(name, getattr(atomic_io, name)))
     return begun
 
 
@@ -44,7 +44,7 @@ def test_a_file_is_the_old_or_the_new_one(
     (tmp_path / "a").write_bytes(b"old")
     begun = failing(monkeypatch, step)
     with pytest.raises(OSError, match="No space left"):
-        disk.atomic_write(tmp_path / "a", b"new")
+        atomic_io.atomic_write(tmp_path / "a", b"new")
     assert begun == ["write", "sync", "replace", "sync"][:step]
     assert (tmp_path / "a").read_bytes() == found
     assert names(tmp_path) == ["a"]  # nothing takes up room on a disk that is full
@@ -57,20 +57,20 @@ def test_a_folder_is_there_with_all_its_files_or_not(
     begun = failing(monkeypatch, step)
     with (
         pytest.raises(OSError, match="No space left"),
-        disk.atomic_directory(tmp_path / "a") as made,
+        atomic_io.atomic_directory(tmp_path / "a") as made,
     ):
-        disk.atomic_write(made / "one", b"1")
+        atomic_io.atomic_write(made / "one", b"1")
     assert begun == ["write", "sync", "replace", "sync", "replace", "sync"][:step]
     assert names(tmp_path) == (["a", "a/one"] if step == 6 else [])
 
 
 def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        with disk.atomic_directory(tmp_path / "a") as made:
-            disk.atomic_write(made / name, b"")
+        with atomic_io.atomic_directory(tmp_path / "a") as made:
+            atomic_io.atomic_write(made / name, b"")
     assert names(tmp_path) == ["a", "a/two"]
-    disk.remove_directory(tmp_path / "a")
-    disk.remove_directory(tmp_path / "a")  # which is not there
+    atomic_io.remove_directory(tmp_path / "a")
+    atomic_io.remove_directory(tmp_path / "a")  # which is not there
     assert names(tmp_path) == []
 
 
@@ -79,8 +79,8 @@ def test_large_content_is_written_to_its_end(
 ) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda handle, left: real(handle, left[:7]))
-    disk.append_durably(tmp_path / "a", b"0123456789" * 10)
-    disk.append_durably(tmp_path / "a", b"!")
+    atomic_io.append_durably(tmp_path / "a", b"0123456789" * 10)
+    atomic_io.append_durably(tmp_path / "a", b"!")
     assert (tmp_path / "a").read_bytes() == b"0123456789" * 10 + b"!"
 
 
@@ -88,5 +88,5 @@ def test_only_what_is_unfinished_is_swept(tmp_path: Path) -> None:
     for name in (".a.123.tmp", ".b.tmp/c", ".hidden", "d.tmp", "e"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    disk.remove_temporaries(tmp_path)
+    atomic_io.remove_temporaries(tmp_path)
     assert names(tmp_path) == [".hidden", "d.tmp", "e"]

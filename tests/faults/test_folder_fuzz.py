@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from protofed.cli import main
-from protofed.experiment.parse import parse_experiment
-from protofed.experiment.rundir import RunDir
+from protofed.spec.spec_parser import parse_experiment
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import default_folder, run
 from tests.data.pictures import make
 from tests.faults.mutations import reseal, spoil, spoil_header

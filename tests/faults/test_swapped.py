@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.opened import open_trained_run
+from protofed.errors import ProtofedError
+from protofed.experiment.trained_run import open_trained_run
 from protofed.experiment.result import read_result
-from protofed.experiment.rundir import RunDir
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
-from protofed.experiment.spec import Experiment
+from protofed.spec.experiment_spec import Experiment
 from protofed.figures import draw_figure
 from protofed.figures.style import FigureOptions
-from protofed.product.source import load_trained_model
+from protofed.export.inference_module import load_trained_model
 from tests.faults.mutations import reseal
 
 Make = Callable[..., Experiment]

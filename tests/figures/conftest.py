@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from protofed.experiment.parse import parse_experiment
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
 
 Made = Callable[..., Path]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protofed.core.message import Message
 from protofed.core.site import Site
-from protofed.experiment.parse import parse_experiment
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
 from protofed.methods.fedavg import FedAvg
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.figures import draw_figure
 from protofed.figures.style import FigureOptions, save_figure
 from protofed.methods.fedprox import FedProx

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.patches import Rectangle
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.figures import draw_figure
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.conftest import Made, mean_of_last, ys

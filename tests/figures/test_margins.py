@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
-from protofed.experiment.opened import open_trained_run
+from protofed.experiment.trained_run import open_trained_run
 from protofed.figures import draw_figure
-from protofed.figures.margins import MarginSeries, margin_series, margins_by_class, unit_rows
+from protofed.figures.class_margins import MarginSeries, margin_series, margins_by_class, unit_rows
 from protofed.figures.style import FigureOptions, save_figure
-from protofed.figures.trained import client_prototypes
+from protofed.figures.load_models import client_prototypes
 from tests.figures.played import played
 
 CLASSES = 5

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.figures import draw_figure
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.conftest import Made, cells, ys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.figures import KINDS
 from tests.figures.conftest import Made
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from sklearn.decomposition import PCA
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.opened import open_trained_run
+from protofed.errors import ProtofedError
+from protofed.experiment.trained_run import open_trained_run
 from protofed.figures import draw_figure
-from protofed.figures.embedding import principal_axes
+from protofed.figures.feature_maps import principal_axes
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played
 

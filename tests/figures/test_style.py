@@ -8,7 +8,7 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.figures import KINDS, draw_figure
 from protofed.figures.style import (
     HATCHES,

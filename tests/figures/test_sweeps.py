@@ -10,7 +10,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.figures import draw_figure
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.conftest import Made, cells, mean_of_last, xs, ys

@@ -8,10 +8,12 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
-from protofed.experiment.opened import open_trained_run
-from protofed.figures import draw_figure, embedding, trained, tsne
+from protofed.experiment.trained_run import open_trained_run
+from protofed.figures import draw_figure
+from protofed.figures import feature_maps
+from protofed.figures import load_models
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played
 
@@ -20,7 +22,7 @@ SHOWN = 40
 
 @pytest.fixture(autouse=True)
 def _few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tsne, "MOST", SHOWN)
+    monkeypatch.setattr(feature_maps, "MOST", SHOWN)
 
 
 @pytest.fixture
@@ -55,10 +57,10 @@ def test_a_panel_for_each_run_and_round_shows_every_image(fedavg: Path, fedproto
 
 def test_rounds_show_the_model_of_their_time(fedavg: Path) -> None:
     run = open_trained_run(fedavg, 1)
-    tests = trained.test_images("tsne", run, None)
-    chosen = trained.sample_images(tests, SHOWN, 0, "t-SNE")
-    expected = embedding.tsne_map(trained.image_features(run, chosen), 0)
-    numbers, _ = trained.image_groups(run, chosen, "class")
+    tests = load_models.test_images("tsne", run, None)
+    chosen = load_models.sample_images(tests, SHOWN, 0, "t-SNE")
+    expected = feature_maps.tsne_map(load_models.image_features(run, chosen), 0)
+    numbers, _ = load_models.image_groups(run, chosen, "class")
     first = draw_figure("tsne", [fedavg], FigureOptions(rounds=(1, 3))).axes[0]
     ordered = torch.cat([expected[numbers == label] for label in numbers.unique()])
     assert torch.equal(places(first), ordered.double())
@@ -73,37 +75,37 @@ def test_the_same_run_gives_the_same_bytes(fedavg: Path, tmp_path: Path) -> None
 def test_colours_may_tell_domains(fedavg: Path) -> None:
     axes = draw_figure("tsne", [fedavg], FigureOptions(by="domain")).axes[0]
     assert [dots.get_label() for dots in axes.collections] == ["optical", "print"]
-    tests = trained.test_images("tsne", open_trained_run(fedavg), None)
-    chosen = trained.sample_images(tests, SHOWN, 0, "t-SNE")
+    tests = load_models.test_images("tsne", open_trained_run(fedavg), None)
+    chosen = load_models.sample_images(tests, SHOWN, 0, "t-SNE")
     sizes = [len(data) for data in chosen.values()]
     assert [len(dots.get_offsets()) for dots in axes.collections] == sizes  # type: ignore[arg-type]
 
 
 def test_images_are_drawn_from_all_domains_alike_and_by_seed() -> None:
     tests = {"a": numbered(100), "b": numbered(300)}
-    chosen = trained.sample_images(tests, 200, 0)
+    chosen = load_models.sample_images(tests, 200, 0)
     assert sum(map(len, chosen.values())) == 200
     assert 30 <= len(chosen["a"]) <= 70  # 50 are expected
     for name, data in chosen.items():
         assert data.labels.tolist() == sorted(set(data.labels.tolist())), name
-    again, other = trained.sample_images(tests, 200, 0), trained.sample_images(tests, 200, 1)
+    again, other = load_models.sample_images(tests, 200, 0), load_models.sample_images(tests, 200, 1)
     assert torch.equal(again["b"].labels, chosen["b"].labels)
     assert set(other["b"].labels.tolist()) != set(chosen["b"].labels.tolist())
-    whole = trained.sample_images(tests, 1000, 0)
+    whole = load_models.sample_images(tests, 1000, 0)
     assert all(torch.equal(whole[name].labels, tests[name].labels) for name in tests)
 
 
 def test_neighbours_stay_neighbours() -> None:
     draws = torch.randn(24, 10, generator=torch.Generator().manual_seed(1))
     blobs = torch.arange(24) % 2
-    placed = embedding.tsne_map(draws + 30 * blobs[:, None], seed=0).double()
+    placed = feature_maps.tsne_map(draws + 30 * blobs[:, None], seed=0).double()
     distances = torch.cdist(placed, placed).fill_diagonal_(torch.inf)
     assert torch.equal(blobs[distances.argmin(1)], blobs)
 
 
 def test_three_images_are_too_few() -> None:
     with pytest.raises(ProtofedError, match="at least 4 images, there are 3"):
-        embedding.tsne_map(torch.eye(3), seed=0)
+        feature_maps.tsne_map(torch.eye(3), seed=0)
 
 
 def test_a_round_that_was_not_kept_is_told(fedavg: Path) -> None:

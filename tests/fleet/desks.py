@@ -7,28 +7,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.pack import pack_tree, unpack_tree
-from protofed.deploy.coordinate import coordinate_run
-from protofed.deploy.job import SubmittedJob
-from protofed.deploy.offers import parse_site_description
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.deploy.coordinator import coordinate_run
+from protofed.deploy.coordinator import SubmittedJob
+from protofed.deploy.site_descriptions import parse_site_description
 from protofed.deploy.policy import SitePolicy
-from protofed.deploy.site import RequestHandler
-from protofed.engines.base import Engine
-from protofed.engines.flower import FlowerEngine, RunInfo, SiteRoster
-from protofed.engines.post import NoAnswer, OutgoingRequest
-from protofed.engines.wire import SiteRequest, SiteResponse
-from protofed.experiment.federation import Federation
-from protofed.experiment.remote import (
+from protofed.deploy.site_worker import RequestHandler
+from protofed.engines.engine import Engine
+from protofed.engines.flower_engine import FlowerEngine, RunInfo, SiteRoster
+from protofed.engines.flower_engine import NoAnswer, OutgoingRequest
+from protofed.engines.site_protocol import SiteRequest, SiteResponse
+from protofed.federation.build import Federation
+from protofed.federation.remote_sites import (
     SiteDescription,
     remote_clients,
     remote_federation,
     run_description,
     test_sizes,
 )
-from protofed.experiment.rundir import RunDir
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell
-from protofed.experiment.spec import Experiment
-from protofed.experiment.submitted import remote_experiment
+from protofed.spec.experiment_spec import Experiment
+from protofed.experiment.remote_experiment import remote_experiment
 
 SITES = ("site-a", "site-b", "site-c")
 RUN = "ab" * 8

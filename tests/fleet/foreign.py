@@ -18,9 +18,9 @@ from unittest.mock import patch
 from faults_flower.fleet import free_port, wait_for
 
 from protofed.deploy import run_channel
-from protofed.deploy.life import OFFLINE
+from protofed.runtime.child_process import OFFLINE
 from protofed.deploy.run_channel import RunChannel
-from protofed.engines.post import NoAnswer
+from protofed.engines.flower_engine import NoAnswer
 
 PROJECT = """
 [project]
@@ -62,7 +62,7 @@ app = ServerApp()
 LYING = """
 import sys
 from flwr.superlink.servicer.fleet import fleet_handlers
-from protofed.deploy.app_bundle import bundle_hash
+from protofed.deploy.flower_client import bundle_hash
 
 honest = fleet_handlers.get_run
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.deploy import submit as submitting
-from protofed.deploy.job import SubmittedJob
+from protofed.errors import ProtofedError
+from protofed.deploy import coordinator as submitting
+from protofed.deploy.coordinator import SubmittedJob
 from protofed.deploy.join import join_federation
-from protofed.deploy.own import JoiningSite
+from protofed.deploy.preflight import JoiningSite
 from protofed.deploy.serve import RunningServer, find_server
 from tests.cli.conftest import Cli
 from tests.fleet.desks import Heard

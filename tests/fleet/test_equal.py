@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.parse import parse_experiment
+from protofed.errors import ProtofedError
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
-from protofed.experiment.submitted import remote_experiment
+from protofed.experiment.remote_experiment import remote_experiment
 from protofed.methods import METHODS
 from tests.experiment.conftest import quick
 from tests.fleet.desks import SPEC, Walking, desks, events, made

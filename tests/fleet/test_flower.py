@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from faults_flower.fleet import Fleet
 
-from protofed.deploy.life import OFFLINE
+from protofed.runtime.child_process import OFFLINE
 from tests.fleet.desks import SITES
 from tests.fleet.test_equal import STATE, local, spec
 
 
 def test_nothing_of_flower_is_loaded_unless_it_is_used() -> None:
     program = (
-        "import sys, protofed, protofed.cli, protofed.experiment.runner, protofed.deploy.worker;"
+        "import sys, protofed, protofed.cli, protofed.experiment.runner, protofed.deploy.site_worker;"
         "print([name for name in sys.modules if name.split('.')[0] == 'flwr'])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from faults_flower.fleet import wait_for
 
-from protofed.core.admission import FRAME
-from protofed.core.pack import pack_tree, unpack_tree
-from protofed.deploy.app_bundle import PROJECT, bundle_hash
+from protofed.core.reply_validation import FRAME
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.deploy.flower_client import PROJECT, bundle_hash
 from protofed.deploy.run_channel import RunChannel
-from protofed.engines.wire import SiteRequest
+from protofed.engines.site_protocol import SiteRequest
 from tests.fleet.foreign import Foreign, HostileServer, hostile_server
 
 OWN_NAME: dict[str, Any] = {
@@ -30,7 +30,7 @@ VARIANTS = [
     Foreign("another dependency", dependencies='"protofed", "requests"'),
     Foreign("a dependency from a path", dependencies='"x @ file:///tmp/x"'),
     Foreign("a module of the standard library", client="os:system"),
-    Foreign("a module of ours", client="protofed.deploy.worker:main"),
+    Foreign("a module of ours", client="protofed.deploy.site_worker:main"),
     Foreign("a package called protofed", more=(("protofed/__init__.py", "raise SystemExit"),)),
     Foreign("a symlink", links=(("foreign/data", "/"),)),
     Foreign("a symlink in place of a module", links=(("flwr", "/tmp"),)),

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from protofed.core.disk import atomic_write_json
-from protofed.core.errors import ProtofedError
-from protofed.deploy import coordinate, roll
-from protofed.deploy.coordinate import gather_descriptions
-from protofed.deploy.job import SubmittedJob
+from protofed.runtime.atomic_io import atomic_write_json
+from protofed.errors import ProtofedError
+from protofed.deploy import coordinator
+from protofed.deploy.coordinator import gather_descriptions
+from protofed.deploy.coordinator import SubmittedJob
 from protofed.deploy.policy import SitePolicy
-from protofed.deploy.site import RequestHandler
-from protofed.experiment.submitted import RECORD
+from protofed.deploy.site_worker import RequestHandler
+from protofed.experiment.remote_experiment import RECORD
 from tests.fleet.desks import SITES, Known, desks, job, offers
 
 
@@ -63,7 +63,7 @@ class Coming(Known):
 def test_who_is_waited_for_is_told_when_that_changes(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll, "PAUSE", 0.0)
+    monkeypatch.setattr(coordinator, "PAUSE", 0.0)
     post: Any = Coming(desks(images, tmp_path))
     post.here = ()
     told: list[str] = []
@@ -87,7 +87,7 @@ def test_a_site_that_has_not_said_its_name_is_counted(images: Path, tmp_path: Pa
 def test_waiting_and_describing_share_the_time(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinate, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(coordinator, "LEAST_SECONDS", 0.0)
     post = Known(desks(images, tmp_path))
     asked(post, job(tmp_path, wait=60))
     assert 55 < post.seconds[-1] <= 60

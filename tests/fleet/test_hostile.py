@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.message import Message
-from protofed.core.pack import pack_tree, unpack_tree
-from protofed.engines.wire import (
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.engines.site_protocol import (
     SiteRequest,
     SiteResponse,
     check_response,

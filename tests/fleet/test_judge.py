@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 import torch
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.pack import pack_tree, unpack_tree
+from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import RoundContext
-from protofed.deploy.ledger import AnswerLedger
+from protofed.deploy.request_judge import AnswerLedger
 from protofed.deploy.policy import SitePolicy
-from protofed.deploy.site import RequestHandler
-from protofed.engines.wire import SiteRequest, SiteResponse
-from protofed.experiment.remote import SiteDescription, remote_federation, run_description
-from protofed.experiment.submitted import remote_experiment
+from protofed.deploy.site_worker import RequestHandler
+from protofed.engines.site_protocol import SiteRequest, SiteResponse
+from protofed.federation.remote_sites import SiteDescription, remote_federation, run_description
+from protofed.experiment.remote_experiment import remote_experiment
 from tests.data.pictures import make
 from tests.fleet.desks import INQUIRY, RUN, SITES, SPEC, desks, offers, told
 
@@ -172,7 +172,7 @@ def test_a_net_that_is_named_often_is_built_once(
     tracemalloc.start()
     assert told(site(images, tmp_path / "home"), server.train()).fault == ""
     tracemalloc.stop()
-    from protofed.experiment.federation import build_nets
+    from protofed.federation.build import build_nets
 
     assert len({id(net) for net in build_nets(server.experiment, 2)}) == 1
 
@@ -294,7 +294,7 @@ def test_a_spec_cannot_point_at_a_place_on_the_site(
 def test_what_is_refused_is_on_record_without_filling_the_disk(
     images: Path, tmp_path: Path, known: list[SiteDescription], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protofed.deploy.ledger.MOST_REFUSED", 5_000)
+    monkeypatch.setattr("protofed.deploy.request_judge.MOST_REFUSED", 5_000)
     desk = site(images, tmp_path / "home", methods=())
     for _ in range(200):
         told(desk, Server(known).train())
@@ -326,7 +326,7 @@ def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
         raise OSError(28, "No space left on device")
 
     whole = last.answered.read_bytes()
-    monkeypatch.setattr("protofed.core.disk.append_durably", full)
+    monkeypatch.setattr("protofed.runtime.atomic_io.append_durably", full)
     with pytest.raises(ProtofedError, match="cannot be written"):
         last.write(RUN, "s", "train", 5, 0, "m")
     assert last.answered.read_bytes() == whole

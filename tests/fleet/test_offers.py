@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.core.errors import ProtofedError
-from protofed.core.pack import pack_tree, unpack_tree
-from protofed.deploy.coordinate import gather_descriptions
-from protofed.deploy.offers import parse_site_description
-from protofed.engines.post import NoAnswer
-from protofed.engines.wire import SiteRequest, make_refusal, make_response
-from protofed.experiment.remote import SiteDescription
+from protofed.errors import ProtofedError
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.deploy.coordinator import gather_descriptions
+from protofed.deploy.site_descriptions import parse_site_description
+from protofed.engines.flower_engine import NoAnswer
+from protofed.engines.site_protocol import SiteRequest, make_refusal, make_response
+from protofed.federation.remote_sites import SiteDescription
 from tests.fleet.desks import Known, desks, job
 from tests.fleet.odd_json import TOKENS, VALUES
 

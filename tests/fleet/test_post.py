@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from protofed.core.pack import pack_tree, unpack_tree
-from protofed.engines.post import NoAnswer, OnlineSite, OutgoingRequest, SiteMessenger
-from protofed.engines.wire import SiteRequest, make_response
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.engines.flower_engine import NoAnswer, OnlineSite, OutgoingRequest, SiteMessenger
+from protofed.engines.site_protocol import SiteRequest, make_response
 
 
 class Channel:

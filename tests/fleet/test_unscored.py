@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.engines.wire import SiteRequest
+from protofed.engines.site_protocol import SiteRequest
 from protofed.experiment.result import read_result
-from protofed.experiment.rundir import RunDir
+from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import RunProgress
 from tests.cli.conftest import Cli
 from tests.fleet.desks import Known, desks, job, submitted
@@ -60,8 +60,8 @@ def test_a_site_that_stays_away_is_told_of_once(images: Path, tmp_path: Path) ->
 
 
 def test_progress_says_which_site_the_mean_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    from protofed.cli.show import RunWatcher
-    from protofed.experiment.spec import Experiment
+    from protofed.cli.output import RunWatcher
+    from protofed.spec.experiment_spec import Experiment
 
     with RunWatcher(Experiment(), Path("out")) as watch:
         watch(RunProgress(1, 2, 50.0, 1.0, (), ("site-b",)))

@@ -19,8 +19,8 @@ from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState, ave
 from protofed.core.model import Model, Net, NetOutput
 from protofed.core.site import SERVER, ArrayDataset, ClientId, RoundContext, Site
 from protofed.core.training import Training
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import Mail, run_round
 
 TARGETS, SIZES = (0, 2, 5), (1, 2, 5)
 TWO_STEPS = Training(lr=0.1, momentum=0.0, weight_decay=0.0, epochs=2, batch=1)

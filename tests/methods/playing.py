@@ -11,8 +11,8 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import Mail, run_round
 from protofed.testing import toy_sites
 
 

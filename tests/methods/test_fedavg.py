@@ -11,8 +11,8 @@ from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.site import RoundContext, Site
 from protofed.core.training import Training
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.testing import toy_sites
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from protofed.core import tree
 from protofed.core.site import RoundContext
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedbn import FedBN, batch_norm_names
 from protofed.testing import toy_sites

@@ -13,7 +13,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.methods.feddc import FedDC, FedDCClient
 from protofed.methods.feddyn import FedDyn
 from protofed.methods.fedprox import FedProx
-from protofed.ops.drift import relative_size
+from protofed.ops.control_variates import relative_size
 from protofed.testing import toy_sites
 from tests.methods.parabolas import (
     ROUNDS,

@@ -12,7 +12,7 @@ from protofed.core.model import Model
 from protofed.core.site import RoundContext
 from protofed.methods.feddyn import FedDyn
 from protofed.methods.fedprox import FedProx
-from protofed.ops.drift import relative_size
+from protofed.ops.control_variates import relative_size
 from protofed.ops.losses import proximal_term
 from protofed.testing import toy_sites
 from tests.methods.parabolas import (

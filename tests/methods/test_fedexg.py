@@ -6,14 +6,14 @@ from itertools import chain
 import torch
 
 from protofed.core import tree
-from protofed.core.fit import fit_model
+from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.method import Method
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import Mail, run_round
 from protofed.methods.fedexg import FedExg
-from protofed.ops.exchange import ExchangeServer
+from protofed.ops.model_exchange import ExchangeServer
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after
 

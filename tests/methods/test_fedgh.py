@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import ServerState
 from protofed.core.model import Model, Net

@@ -13,7 +13,7 @@ from protofed.core.model import Model, Net
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
 from protofed.methods.fedmd import FedMD
 from protofed.methods.local import Local
-from protofed.ops.mutual import fit_consensus, public_logits
+from protofed.ops.losses import fit_consensus, public_logits
 from protofed.testing import toy_sites
 from tests.methods.playing import play
 

@@ -14,11 +14,11 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import Mail, run_round
 from protofed.methods.fedexg import FedExg
 from protofed.methods.fedme import FedMe, assign_partners
-from protofed.ops.exchange import ExchangeServer
+from protofed.ops.model_exchange import ExchangeServer
 from protofed.testing import toy_sites
 from tests.methods.playing import after
 

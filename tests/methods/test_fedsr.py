@@ -16,8 +16,8 @@ from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import Mail, run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import Mail, run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedsr import PRIVATE, FedSR
 from protofed.testing import check_method, toy_sites

@@ -4,8 +4,8 @@ import torch
 
 from protofed.core import tree
 from protofed.core.site import RoundContext
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.local import Local
 from protofed.testing import toy_sites

@@ -15,11 +15,11 @@ from protofed.core.method import AnyMethod
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ArrayDataset, ClientId, RoundContext
 from protofed.core.training import Training
-from protofed.engines.local import LocalEngine
-from protofed.engines.rounds import run_round
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import run_round
 from protofed.methods import METHODS
 from protofed.testing import toy_sites
-from protofed.testing.toy import CLASSES, toy_data
+from protofed.testing.toy_federation import CLASSES, toy_data
 from tests.methods.test_every_method import QUICK
 
 BATCH = 4

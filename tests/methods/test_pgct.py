@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState
 from protofed.core.model import Model
@@ -26,10 +26,10 @@ from protofed.methods.fedseproto import FedSeProto
 from protofed.methods.fpl import FPL
 from protofed.methods.local import Local
 from protofed.methods.pgct import PGCT
-from protofed.ops.exchange import phase_site
-from protofed.ops.guide import GUIDE
+from protofed.ops.model_exchange import phase_site
+from protofed.methods.pgct import GUIDE
 from protofed.ops.losses import proximal_term
-from protofed.ops.prototypes import local_prototypes
+from protofed.ops.prototype_collection import local_prototypes
 from protofed.testing import check_method, toy_sites
 from tests.methods import playing
 

@@ -24,7 +24,7 @@ from protofed.methods.fedtgp import FedTGP
 from protofed.methods.fpl import FPL
 from protofed.methods.moon import MOON
 from protofed.methods.pgct import PGCT
-from protofed.ops.guide import GUIDE
+from protofed.methods.pgct import GUIDE
 from protofed.testing import toy_sites
 
 LAST = RoundContext(3, 4)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.model import ImageShape, Net, model_from_net
 from protofed.nets import NETS, SMALLEST_SIDE, build_net
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.model import ImageShape, model_from_net
 from protofed.nets import NETS, build_net
 from protofed.nets.winograd import (

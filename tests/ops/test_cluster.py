@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protofed.core.rng import rng
-from protofed.ops.cluster import finch_clusters
+from protofed.ops.finch import finch_clusters
 
 SIZES = (1, 2, 3, 5, 20, 40)
 

@@ -14,7 +14,7 @@ from protofed.core.rng import rng
 from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
 from protofed.nets import build_net
-from protofed.ops.disentangle import (
+from protofed.methods.fedseproto import (
     DisentangledNet,
     Posterior,
     SplitOutput,

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.pack import pack_tree, unpack_tree
+from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.exchange import (
+from protofed.ops.model_exchange import (
     ExchangeServer,
     check_complete_model,
     exchange_models,
@@ -20,7 +20,7 @@ from protofed.ops.exchange import (
     unwrap_state,
     wrap_state,
 )
-from protofed.ops.prototypes import PrototypeServer
+from protofed.ops.prototype_collection import PrototypeServer
 from protofed.testing import toy_sites
 
 

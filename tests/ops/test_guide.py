@@ -11,7 +11,7 @@ from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import RoundContext, Site, TrainingBatch
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.guide import (
+from protofed.methods.pgct import (
     Scope,
     add_noise,
     augmented_loss,
@@ -19,7 +19,7 @@ from protofed.ops.guide import (
     pgct_prototypes,
     repeat_class_rows,
 )
-from protofed.ops.prototypes import local_prototypes
+from protofed.ops.prototype_collection import local_prototypes
 from protofed.testing import toy_sites
 
 NOW = RoundContext(0, 1)

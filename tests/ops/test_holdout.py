@@ -8,7 +8,7 @@ import torch
 from protofed.core import tree
 from protofed.core.site import ArrayDataset, Site
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.holdout import split_site
+from protofed.methods.fedga import split_site
 from protofed.testing import toy_sites
 
 

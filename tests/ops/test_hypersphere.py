@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core.rng import rng
-from protofed.ops.hypersphere import UnitNorm, anchor_separation
+from protofed.methods.fedlsa import UnitNorm, anchor_separation
 
 
 def simplex() -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.prototypes import class_means
-from protofed.ops.kmeans import bootstrap_prototypes, kmeans_labels, kmeans_prototypes
+from protofed.methods.pgct import bootstrap_prototypes, kmeans_labels, kmeans_prototypes
 
 ORACLE = torch.tensor([[0.0, 0.0], [2.0, 0.0], [4.0, 6.0]])
 

@@ -10,7 +10,7 @@ from protofed.core import tree
 from protofed.core.model import Model
 from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.mutual import fit_consensus, mutual_loss, public_logits
+from protofed.ops.losses import fit_consensus, mutual_loss, public_logits
 from protofed.testing import toy_sites
 
 OWN, OTHER = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.6, 0.4]]).log()

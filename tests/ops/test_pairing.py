@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from protofed.ops.pairing import random_derangement
+from protofed.ops.model_exchange import random_derangement
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -10,7 +10,7 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import kl_divergence
 
 from protofed.core.rng import rng
-from protofed.ops.probabilistic import (
+from protofed.methods.fedsr import (
     LEAST_DEVIATION,
     ClassReferences,
     DiagonalNormal,
@@ -18,7 +18,7 @@ from protofed.ops.probabilistic import (
     gaussian_kl,
     mean_log_probability,
 )
-from protofed.testing.toy import toy_net
+from protofed.testing.toy_federation import toy_net
 
 
 def normal(mean: float, deviation: float) -> DiagonalNormal:

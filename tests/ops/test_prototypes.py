@@ -12,7 +12,7 @@ from protofed.core.message import Message
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
-from protofed.ops.prototypes import (
+from protofed.ops.prototype_collection import (
     Collect,
     local_prototypes,
     recording_site,

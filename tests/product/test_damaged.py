@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.pack import pack_tree, unpack_tree
+from protofed.core.serialization import pack_tree, unpack_tree
 from tests.cli.conftest import Cli
 from tests.product.conftest import Played
 

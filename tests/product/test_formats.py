@@ -13,17 +13,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.methods import METHODS
-from protofed.product.formats import (
+from protofed.export.model_files import (
     FORMATS,
     OutputDifference,
     compare_outputs,
     read_export,
     write_export,
 )
-from protofed.product.portable import InferenceModule, ModelOutputs
-from protofed.product.source import TrainedProduct, load_trained_model
+from protofed.export.inference_module import InferenceModule, ModelOutputs
+from protofed.export.inference_module import TrainedProduct, load_trained_model
 from tests.cli.conftest import Cli
 from tests.product.conftest import Played
 
@@ -109,7 +109,7 @@ class Wrong(InferenceModule):
 def test_a_file_that_answers_otherwise_never_comes_to_its_place(
     kind: str, cli: Cli, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protofed.product.portable.InferenceModule", Wrong)
+    monkeypatch.setattr("protofed.export.inference_module.InferenceModule", Wrong)
     out = Path(f"model{FORMATS[kind].ending}")
     ended = cli("export", played(), "--to", kind, "-o", out)
     assert ended.code == 2

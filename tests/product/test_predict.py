@@ -17,13 +17,13 @@ from torch import Tensor
 
 from protofed.core.model import model_from_net
 from protofed.core.site import ArrayDataset
-from protofed.data.decode import DecodedImage, decode_image
-from protofed.experiment.opened import open_trained_run
-from protofed.figures.saliency import grad_cam
-from protofed.product import explain
-from protofed.product.ask import find_images, predict_images
-from protofed.product.explain import HeatMapWriter
-from protofed.product.source import load_trained_model
+from protofed.data.image_decoding import DecodedImage, decode_image
+from protofed.experiment.trained_run import open_trained_run
+from protofed.figures.gradcam import grad_cam
+from protofed.export import predict
+from protofed.export.predict import find_images, predict_images
+from protofed.export.predict import HeatMapWriter
+from protofed.export.inference_module import load_trained_model
 from tests.cli.conftest import Cli
 from tests.data.pictures import spoil
 from tests.figures.played import Contrary
@@ -159,7 +159,7 @@ def test_the_heat_is_that_of_the_label(
         shown.append(given)
         return b""
 
-    monkeypatch.setattr(explain, "explanation_figure", caught)
+    monkeypatch.setattr(predict, "explanation_figure", caught)
     (answer,) = predict_images(
         product,
         find_images([photos / "neg" / "cat" / "001.png"]),

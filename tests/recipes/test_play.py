@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.data.catalog import BENCHMARKS
+from protofed.errors import ProtofedError
+from protofed.data.benchmarks import BENCHMARKS
 from protofed.data.digits_mini import DOMAINS
-from protofed.recipes.estimate import RoundPace, measure_pace
-from protofed.recipes.listing import format_duration, list_recipes
-from protofed.recipes.papers import printed_table
-from protofed.recipes.play import prepare_recipe, run_recipe, unfinished_cells
-from protofed.recipes.recipe import read_recipe, recipe_names
-from protofed.recipes.report import RecipeReport
-from protofed.recipes.scale import Scale, plan_runs
-from protofed.study.pool import GridProgress
-from protofed.study.variants import GridCell
+from protofed.paper_tables.run_recipe import RoundPace, measure_pace
+from protofed.paper_tables.paper_comparison import format_duration, list_recipes
+from protofed.paper_tables.recipe import printed_table
+from protofed.paper_tables.run_recipe import prepare_recipe, run_recipe, unfinished_cells
+from protofed.paper_tables.recipe import read_recipe, recipe_names
+from protofed.paper_tables.paper_comparison import RecipeReport
+from protofed.paper_tables.run_recipe import Scale, plan_runs
+from protofed.analysis.parallel_runs import GridProgress
+from protofed.analysis.grid import GridCell
 
 
 def nothing(progress: GridProgress) -> None:
@@ -118,7 +118,7 @@ def test_a_part_whose_runs_all_failed_leaves_the_others(
         # One row of digits fails first, then all of office; the second row of digits is there.
         return {digits.cells[0].folder: "too dark", **{c.folder: "out of luck" for c in lost}}
 
-    monkeypatch.setattr("protofed.recipes.play.run_all", fail)
+    monkeypatch.setattr("protofed.paper_tables.run_recipe.run_all", fail)
     report = run_recipe(ready._replace(plans=(digits, office._replace(cells=lost))), 1, nothing)
     assert [part.part for part in report.parts] == ["digits"]
     assert report.parts[0].failed == (f"{digits.cells[0].label}, seed 0: failed: too dark",)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.data.catalog import BENCHMARKS, load_benchmark
-from protofed.data.parts import partition_clients
-from protofed.data.sources import missing_sources
-from protofed.experiment.parse import parse_method
+from protofed.errors import ProtofedError
+from protofed.data.benchmarks import BENCHMARKS, load_benchmark
+from protofed.data.partition import partition_clients
+from protofed.data.download import missing_sources
+from protofed.spec.spec_parser import parse_method
 from protofed.methods.fedlsa import FedLSA
-from protofed.recipes.estimate import PACE
-from protofed.recipes.papers import printed_table
-from protofed.recipes.recipe import (
+from protofed.paper_tables.run_recipe import PACE
+from protofed.paper_tables.recipe import printed_table
+from protofed.paper_tables.recipe import (
     SOURCES,
     Recipe,
     nest_values,
@@ -22,7 +22,7 @@ from protofed.recipes.recipe import (
     read_recipe,
     recipe_names,
 )
-from protofed.recipes.scale import plan_runs
+from protofed.paper_tables.run_recipe import plan_runs
 
 RECIPES = [read_recipe(name) for name in recipe_names()]
 PLACES = [(recipe, part.name) for recipe in RECIPES for part in recipe.parts]

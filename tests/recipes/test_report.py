@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from protofed.recipes.beside import ComparedRow, PaperComparison, compare_with_paper
-from protofed.recipes.papers import PrintedPart, printed_table
-from protofed.recipes.play import prepare_recipe
-from protofed.recipes.recipe import read_recipe
-from protofed.recipes.report import (
+from protofed.paper_tables.paper_comparison import ComparedRow, PaperComparison, compare_with_paper
+from protofed.paper_tables.recipe import PrintedPart, printed_table
+from protofed.paper_tables.run_recipe import prepare_recipe
+from protofed.paper_tables.recipe import read_recipe
+from protofed.paper_tables.paper_comparison import (
     RecipeReport,
     part_footnotes,
     part_header,
@@ -23,9 +23,9 @@ from protofed.recipes.report import (
     recipe_markdown,
     settings_by_source,
 )
-from protofed.recipes.scale import Scale
-from protofed.study.collect import read_record
-from protofed.study.stats import PairedDifference, SeedSpread
+from protofed.paper_tables.run_recipe import Scale
+from protofed.analysis.finished_runs import read_record
+from protofed.analysis.statistics import PairedDifference, SeedSpread
 
 
 def line(our_delta: float | None, paper_delta: float | None, known: bool = True) -> ComparedRow:

@@ -14,11 +14,11 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"'click\.utils\.get_", DeprecationWarning)
     import typer
 
-    from protofed.data.catalog import BENCHMARKS
+    from protofed.data.benchmarks import BENCHMARKS
 from protofed.cli.reproduce import reproduce_command
-from protofed.core.errors import ProtofedError
-from protofed.recipes.recipe import recipe_names
-from protofed.study.variants import GridCell
+from protofed.errors import ProtofedError
+from protofed.paper_tables.recipe import recipe_names
+from protofed.analysis.grid import GridCell
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -81,7 +81,7 @@ def test_a_failed_run_is_told_after_the_table_with_code_1(
     def fail(cells: Sequence[GridCell], workers: int, watch: object) -> dict[Path, str]:
         return {cell.folder: "out of luck" for cell in cells[:broken]}
 
-    monkeypatch.setattr("protofed.recipes.play.run_all", fail)
+    monkeypatch.setattr("protofed.paper_tables.run_recipe.run_all", fail)
     broken = 1
     code, out, _ = call("fpl-table3", "--runs", smoked)
     assert code == 1
@@ -99,7 +99,7 @@ def test_stopping_the_forecast_says_how_to_go_on(
     def stop(cells: Sequence[GridCell]) -> list[GridCell]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protofed.recipes.play.unfinished_cells", stop)
+    monkeypatch.setattr("protofed.paper_tables.run_recipe.unfinished_cells", stop)
     code, _, err = call("fpl-table3", "--runs", smoked)
     assert code == 130
     assert "the same command goes on" in err

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from protofed.experiment.evaluate import DomainScores
-from protofed.experiment.parse import parse_experiment
+from protofed.federation.evaluation import DomainScores
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
 
 TINY: dict[str, Any] = {

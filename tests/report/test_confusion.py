@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.opened import open_trained_run
+from protofed.experiment.trained_run import open_trained_run
 from protofed.report.confusion import (
     ConfusionCache,
     ConfusionMatrix,
@@ -14,7 +14,7 @@ from protofed.report.confusion import (
     matrix_accuracy,
 )
 from protofed.report.page import render_report
-from protofed.report.runs import read_runs
+from protofed.report.load_runs import read_runs
 from tests.report.conftest import Copy, lines_of, unfinish
 from tests.report.reading import Page
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.report.serve import ReportServer, open_server
+from protofed.errors import ProtofedError
+from protofed.report.page import ReportServer, open_server
 from tests.report.conftest import Copy, lines_of, unfinish
 from tests.report.reading import Page
 

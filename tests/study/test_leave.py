@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.evaluate import DomainScores
-from protofed.experiment.parse import parse_experiment
+from protofed.federation.evaluation import DomainScores
+from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.result import RunResult
-from protofed.study.collect import RunRecord
-from protofed.study.leave import FORMATS, unseen_scores, unseen_summary, unseen_table
+from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.leave_one_domain_out import FORMATS, unseen_scores, unseen_summary, unseen_table
 
 SHARED = {"data": {"name": "digits-mini", "domains": ["optical", "print", "syn"]}}
 

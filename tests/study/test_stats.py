@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protofed.study.stats import (
+from protofed.analysis.statistics import (
     SeedSpread,
     fewest_pairs,
     holm_correction,

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from protofed.core.errors import ProtofedError
-from protofed.experiment.evaluate import DomainScores, score_rules
-from protofed.study.collect import RunRecord, read_record
-from protofed.study.formats import FORMATS, table_footnotes, table_header, table_row
-from protofed.study.stats import SeedSpread
-from protofed.study.table import ComparisonTable, MethodRow, Rule, compare_records
-from protofed.study.variants import GridCell
+from protofed.errors import ProtofedError
+from protofed.federation.evaluation import DomainScores, score_rules
+from protofed.analysis.finished_runs import RunRecord, read_record
+from protofed.analysis.comparison_table import FORMATS, table_footnotes, table_header, table_row
+from protofed.analysis.statistics import SeedSpread
+from protofed.analysis.comparison_table import ComparisonTable, MethodRow, Rule, compare_records
+from protofed.analysis.grid import GridCell
 
 
 @pytest.fixture

@@ -8,24 +8,24 @@ from collections.abc import Callable
 import typer
 
 from protofed import __version__
-from protofed.cli.card import card_command
+from protofed.cli.export import card_command
 from protofed.cli.compare import ablate_command, compare_command, sweep_command, track_command
 from protofed.cli.export import export_command
-from protofed.cli.fleet import join_command, serve_command, submit_command
-from protofed.cli.keys import keys_command
-from protofed.cli.listing import data_app, methods_app
-from protofed.cli.outlet import guard_streams
-from protofed.cli.plain import HELP, PlainCommand, SeveralValues
+from protofed.cli.federation import join_command, serve_command, submit_command
+from protofed.cli.federation import keys_command
+from protofed.cli.data import data_app, methods_app
+from protofed.cli.output import guard_streams
+from protofed.cli.typer_fixes import HELP, PlainCommand, SeveralValues
 from protofed.cli.plot import plot_command
-from protofed.cli.predict import predict_command
+from protofed.cli.export import predict_command
 from protofed.cli.report import report_command
 from protofed.cli.reproduce import reproduce_command
-from protofed.cli.resume import resume_command
+from protofed.cli.run import resume_command
 from protofed.cli.run import run_command
-from protofed.cli.telling import show_count_progress
-from protofed.core.errors import ProtofedError, printable_text
-from protofed.core.memory import explain_oom
-from protofed.core.progress import telling
+from protofed.cli.output import show_count_progress
+from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.resources import explain_oom
+from protofed.runtime.progress import telling
 
 app = typer.Typer(
     name="protofed",

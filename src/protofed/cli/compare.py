@@ -1,20 +1,144 @@
-"""``protofed compare``, ``ablate`` and ``sweep``: grids of runs, and the table that they end in."""
+"""Many runs from one command: side by side, with their progress, and told how to go on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
+from typing import Annotated
+from typing import Any
+from typing import Literal
+from typing import TYPE_CHECKING
+import time
 import typer
 
-from protofed.cli.grid import run_grid
-from protofed.cli.leave import LeaveOut, run_leave_out_each
-from protofed.cli.search import search_with_progress
-
 if TYPE_CHECKING:
-    from protofed.study.table import ComparisonTable
-    from protofed.study.variants import GridVariant
+    from protofed.experiment.result import RunResult
+    from protofed.analysis.leave_one_domain_out import UnseenScores
+    from protofed.analysis.comparison_table import ComparisonTable
+    from protofed.analysis.grid import GridCell
+    from protofed.analysis.grid import GridVariant
+
+def run_grid(grid: Sequence[GridCell], workers: int) -> dict[Path, str]:
+    """Run what is not finished, `workers` at a time (0: all cores); faults of some, by folder."""
+    from protofed.cli.output import GridWatcher
+    from protofed.errors import ProtofedError
+    from protofed.runtime.resources import usable_cores
+    from protofed.analysis.parallel_runs import run_all
+
+    with GridWatcher() as watch:
+        try:
+            faults = run_all(grid, workers or usable_cores(), watch)
+        except KeyboardInterrupt:
+            watch.say("stopped; the same command goes on")
+            raise typer.Exit(130) from None
+    if all(cell.folder in faults for cell in grid):
+        raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
+    return faults
+
+
+LeaveOut = Annotated[
+    str | None,
+    typer.Option(help="Domain that nobody trains on and all are tested on; each: one by one."),
+]
+
+
+def run_leave_out_each(
+    variants: Sequence[GridVariant],
+    seeds: Sequence[int],
+    score: Literal["last_five", "last"],
+    workers: int,
+    form: str,
+    runs: Path,
+) -> None:
+    """Run every variant without each of its domains, side by side; go on with what was begun."""
+    from protofed.analysis.finished_runs import read_record
+    from protofed.analysis.leave_one_domain_out import leave_each_out, leave_out_label, unseen_scores
+    from protofed.analysis.grid import grid_cells
+
+    grid = grid_cells(leave_each_out(variants), seeds, runs)
+    faults = run_grid(grid, workers)
+    done = [c for c in grid if c.folder not in faults]
+    records = [
+        read_record(c.folder, leave_out_label(c.label, c.experiment.leave_out)) for c in done
+    ]
+    failed = [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
+    rule = records[0].result.rules[score]
+    notices = [n for r in records for n in r.result.notices if "left out of training" not in n]
+    _print_unseen(unseen_scores(records, score), form, rule, [*failed, *dict.fromkeys(notices)])
+    if faults:
+        raise typer.Exit(1)
+
+
+def _print_unseen(found: Sequence[UnseenScores], form: str, rule: str, notes: Sequence[str]) -> None:
+    from protofed.cli.output import print_table
+    from protofed.analysis.leave_one_domain_out import FORMATS, unseen_footnotes, unseen_summary, unseen_table
+
+    if form in FORMATS:
+        typer.echo(FORMATS[form](found, rule, notes), nl=False)
+        return
+    for one in found:
+        print_table(*unseen_table(one), line_before=len(one.rows))
+        typer.echo()
+    if len(found) > 1:
+        print_table(*unseen_summary(found))
+        typer.echo()
+    for line in unseen_footnotes(found, rule, notes):
+        typer.echo(line)
+
+
+LOOK = 0.3  # seconds between two looks at a run that another process is busy with
+
+
+
+def _patiently(cell: GridCell) -> RunResult:
+    """A trial's result; one that another process is running is waited for."""
+    from protofed.errors import BusyError
+    from protofed.runtime.atomic_io import is_locked
+    from protofed.experiment.runner import run
+
+    told = False
+    while True:
+        try:
+            return run(cell.experiment, cell.folder)
+        except BusyError:
+            if not told:
+                typer.echo(f"waiting for {cell.folder}, which another process is running", err=True)
+            told = True
+            while is_locked(cell.folder):
+                time.sleep(LOOK)
+
+
+def search_with_progress(
+    method: str,
+    ranges: Sequence[str],
+    trials: int,
+    shared: dict[str, Any],
+    score: Literal["last_five", "last"],
+    runs: Path,
+) -> None:
+    """Print each trial as it ends, then the best one as flags."""
+    from protofed.analysis.hyperparameter_search import parse_axis, run_search
+
+    def play(cell: GridCell) -> float:
+        found = getattr(_patiently(cell), score)
+        # a domain that is left out must not be tuned on either
+        return found.without(cell.experiment.leave_out).mean or 0.0
+
+    best: tuple[float, str] = (-1.0, "")
+    axes = [parse_axis(text) for text in ranges]
+    try:
+        for cell, found in run_search(method, axes, trials, shared, runs, play):
+            if isinstance(found, str):
+                typer.echo(f"failed  {cell.label}: {found.splitlines()[0]}")
+            else:
+                typer.echo(f"{found:6.2f}  {cell.label}  {cell.experiment.digest[:12]}")
+                best = max(best, (found, cell.label))
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on", err=True)
+        raise typer.Exit(130) from None
+    flags = " ".join(f"--set {word}" for word in best[1].split())
+    typer.echo(f"best on held-out images: {best[0]:.2f} with {flags or 'nothing: all failed'}")
+
 
 Words = Annotated[
     list[str], typer.Argument(help="Methods, as fpl or fpl:tau=0.05,upcr=0.", show_default=False)
@@ -62,8 +186,8 @@ def compare_command(
     METHODS are names, with fields of their own after a colon: fedavg fpl fpl:tau=0.05,upcr=0.
     Finished runs are not repeated; after Ctrl-C the same command goes on.
     """
-    from protofed.study.leave import EACH
-    from protofed.study.variants import named_variants
+    from protofed.analysis.leave_one_domain_out import EACH
+    from protofed.analysis.grid import named_variants
 
     left = None if leave_out == EACH else leave_out
     flags = {"data.name": data, "net": net, "rounds": rounds, "leave_out": left}
@@ -92,7 +216,7 @@ def ablate_command(
     runs: Runs = Path("runs"),
 ) -> None:
     """Run a method without each of its parts, as its paper does."""
-    from protofed.study.variants import ablation_variants
+    from protofed.analysis.grid import ablation_variants
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     rows = ablation_variants(method, shared)
@@ -127,7 +251,7 @@ def sweep_command(
     A --grid is scored on the test images, to show how sensitive a method is. A --search tunes, so
     it never sees them: it is scored on a part of each client's own images.
     """
-    from protofed.study.variants import grid_variants as combinations
+    from protofed.analysis.grid import grid_variants as combinations
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     if bool(grid) == bool(ranges):
@@ -145,7 +269,7 @@ def track_command(
     to: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("tensorboard"),
 ) -> None:
     """Write run folders as TensorBoard logs."""
-    from protofed.study.track import write_tensorboard
+    from protofed.analysis.tensorboard import write_tensorboard
 
     for folder in folders:
         typer.echo(f"{folder}: {write_tensorboard(folder, to)} values -> {to / folder.name}")
@@ -175,10 +299,10 @@ def _play(
     runs: Path,
 ) -> None:
     """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
-    from protofed.core.errors import require_known_name
-    from protofed.study.collect import check_comparable, read_record
-    from protofed.study.table import compare_records as set_side_by_side
-    from protofed.study.variants import grid_cells
+    from protofed.errors import require_known_name
+    from protofed.analysis.finished_runs import check_comparable, read_record
+    from protofed.analysis.comparison_table import compare_records as set_side_by_side
+    from protofed.analysis.grid import grid_cells
 
     grid = grid_cells(variants, range(seeds), runs)
     if baseline:
@@ -200,7 +324,7 @@ def _play(
 
 def _free(variants: Sequence[GridVariant]) -> set[str]:
     """The sections that the variants differ in by intention, and what goes with the method."""
-    from protofed.study.collect import APART
+    from protofed.analysis.finished_runs import APART
 
     sections = {name for variant in variants for name in variant.raw}
     first = variants[0].raw
@@ -209,8 +333,8 @@ def _free(variants: Sequence[GridVariant]) -> set[str]:
 
 
 def _print_comparison(table: ComparisonTable, form: str) -> None:
-    from protofed.cli.show import echo_line, print_table
-    from protofed.study.formats import FORMATS, table_terminal
+    from protofed.cli.output import echo_line, print_table
+    from protofed.analysis.comparison_table import FORMATS, table_terminal
 
     if form in FORMATS:
         typer.echo(FORMATS[form](table), nl=False)

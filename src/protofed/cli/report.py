@@ -45,8 +45,8 @@ def report_command(
     make = _maker(runs, baseline, rule, confusion, watch)
     if not watch:
         return _write(out or DEFAULT, make)
-    from protofed.report.runs import files_stamp
-    from protofed.report.serve import watch_report as serve
+    from protofed.report.load_runs import files_stamp
+    from protofed.report.page import watch_report as serve
 
     return serve(make, partial(files_stamp, runs), port, _say)
 
@@ -61,7 +61,7 @@ def _maker(
     """What makes the page from the folders as they are at that moment."""
     from protofed.report.confusion import ConfusionCache
     from protofed.report.page import render_report
-    from protofed.report.runs import read_runs
+    from protofed.report.load_runs import read_runs
 
     confusions = ConfusionCache(_say) if confusion else None
 
@@ -75,8 +75,8 @@ def _maker(
 
 def _write(out: Path, make: Callable[[], str]) -> None:
     """Write the page and say how large it is; a place that cannot hold it is told first."""
-    from protofed.core.disk import atomic_write
-    from protofed.core.errors import ProtofedError
+    from protofed.runtime.atomic_io import atomic_write
+    from protofed.errors import ProtofedError
 
     if out.is_dir() or not out.parent.is_dir():
         raise ProtofedError(f"-o {out}: name a file in a folder that is there")

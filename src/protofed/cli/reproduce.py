@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 if TYPE_CHECKING:
-    from protofed.recipes.play import ReadyRecipe
-    from protofed.recipes.report import RecipeReport
-    from protofed.recipes.scale import Scale
+    from protofed.paper_tables.run_recipe import ReadyRecipe
+    from protofed.paper_tables.paper_comparison import RecipeReport
+    from protofed.paper_tables.run_recipe import Scale
 
 FORMATS = ("table", "markdown", "json")
 
@@ -47,9 +47,9 @@ def reproduce_command(
         return
     if name is None:
         raise typer.BadParameter("name a recipe; --list shows them")
-    from protofed.core.machine import usable_cores
-    from protofed.recipes.play import prepare_recipe
-    from protofed.recipes.recipe import read_recipe
+    from protofed.runtime.resources import usable_cores
+    from protofed.paper_tables.run_recipe import prepare_recipe
+    from protofed.paper_tables.recipe import read_recipe
 
     ready = prepare_recipe(read_recipe(name), _scale(scale), part or [], seeds, runs)
     report = _played(ready, workers or usable_cores())
@@ -65,7 +65,7 @@ def _one_of(option: str, word: str, known: tuple[str, ...]) -> str:
 
 
 def _scale(word: str) -> Scale:
-    from protofed.recipes.scale import Scale
+    from protofed.paper_tables.run_recipe import Scale
 
     known: tuple[Scale, ...] = get_args(Scale)
     _one_of("--scale", word, known)
@@ -73,8 +73,8 @@ def _scale(word: str) -> Scale:
 
 
 def _print_list(as_json: bool) -> None:
-    from protofed.cli.show import print_table
-    from protofed.recipes.listing import HEADS, list_recipes
+    from protofed.cli.output import print_table
+    from protofed.paper_tables.paper_comparison import HEADS, list_recipes
 
     rows = list_recipes()
     if as_json:
@@ -87,8 +87,8 @@ def _print_list(as_json: bool) -> None:
 
 def _played(ready: ReadyRecipe, workers: int) -> RecipeReport:
     """Run with progress on stderr; Ctrl-C says how to go on."""
-    from protofed.cli.show import GridWatcher
-    from protofed.recipes.play import run_recipe
+    from protofed.cli.output import GridWatcher
+    from protofed.paper_tables.run_recipe import run_recipe
 
     with GridWatcher() as watch:
         for skipped, why in ready.skipped.items():
@@ -103,8 +103,8 @@ def _played(ready: ReadyRecipe, workers: int) -> RecipeReport:
 
 def _forecast(ready: ReadyRecipe, workers: int) -> str:
     """How many runs are to do and, but for smoke, about how long they take."""
-    from protofed.cli.show import format_clock
-    from protofed.recipes.play import unfinished_cells
+    from protofed.cli.output import format_clock
+    from protofed.paper_tables.run_recipe import unfinished_cells
 
     left = len(unfinished_cells(ready.cells))
     todo = f"{ready.recipe.name} at scale {ready.scale}: {left} of {len(ready.cells)} runs to do"
@@ -118,7 +118,7 @@ def _forecast(ready: ReadyRecipe, workers: int) -> str:
 
 
 def _print_report(report: RecipeReport, form: str) -> None:
-    from protofed.recipes.report import recipe_json, recipe_markdown
+    from protofed.paper_tables.paper_comparison import recipe_json, recipe_markdown
 
     if form == "table":
         _print_tables(report)
@@ -128,8 +128,8 @@ def _print_report(report: RecipeReport, form: str) -> None:
 
 
 def _print_tables(report: RecipeReport) -> None:
-    from protofed.cli.show import print_table
-    from protofed.recipes.report import part_footnotes, part_header, part_rows, settings_by_source
+    from protofed.cli.output import print_table
+    from protofed.paper_tables.paper_comparison import part_footnotes, part_header, part_rows, settings_by_source
 
     typer.echo(report.title)
     for part in report.parts:

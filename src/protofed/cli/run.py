@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
+from protofed.cli.compare import LeaveOut
+from protofed.cli.compare import run_leave_out_each
+from typing import Annotated
+from typing import Any
+from typing import TYPE_CHECKING
+import json
 import typer
 
-from protofed.cli.leave import LeaveOut, run_leave_out_each
-
 if TYPE_CHECKING:
-    from protofed.experiment.hiring import Workers
+    from protofed.experiment.runner import Workers
     from protofed.experiment.result import RunResult
-    from protofed.experiment.spec import Experiment
+    from protofed.spec.experiment_spec import Experiment
 
 MOST_WORKERS = 256
 WORKERS = typer.Option(
@@ -86,7 +87,7 @@ def run_command(
 
 def show_result(result: RunResult, as_json: bool) -> None:
     """The result on stdout."""
-    from protofed.cli.show import print_result
+    from protofed.cli.output import print_result
 
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2))
@@ -107,7 +108,7 @@ def _each(
     as_json: bool,
 ) -> None:
     """One run for each domain that is left out, side by side."""
-    from protofed.study.variants import GridVariant
+    from protofed.analysis.grid import GridVariant
 
     raw, _ = raw_spec(spec, assignments, flags)
     label = _experiment_from_flags(spec, assignments, flags).method.info.label
@@ -120,8 +121,8 @@ def _experiment_from_flags(
     spec: Path | None, assignments: list[str], flags: Mapping[str, object]
 ) -> Experiment:
     """The experiment that file, --set and flags together describe."""
-    from protofed.core.errors import ProtofedError
-    from protofed.experiment.parse import parse_experiment
+    from protofed.errors import ProtofedError
+    from protofed.spec.spec_parser import parse_experiment
 
     raw, from_file = raw_spec(spec, assignments, flags)
     try:
@@ -141,7 +142,7 @@ def raw_spec(
     spec: Path | None, assignments: list[str], flags: Mapping[str, object]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """File, --set and flags together as plain data, and what the file alone says."""
-    from protofed.experiment.parse import choose_named, read_spec, set_field
+    from protofed.spec.spec_parser import choose_named, read_spec, set_field
 
     raw = from_file = read_spec(spec) if spec else {}
     for section in ("method", "data"):
@@ -174,8 +175,8 @@ def run_with_progress(
     experiment: Experiment, folder: Path, again: bool, keep: set[int], workers: Workers
 ) -> RunResult:
     """Run with progress on stderr, or read what is finished; Ctrl-C says how to go on."""
-    from protofed.cli.show import RunWatcher
-    from protofed.experiment.rundir import RunDir
+    from protofed.cli.output import RunWatcher
+    from protofed.experiment.run_folder import RunDir
     from protofed.experiment.runner import run as run
 
     place = RunDir(folder)
@@ -192,3 +193,43 @@ def run_with_progress(
             same = "the same command without --again" if again else "the same command"
             watch.say(f"stopped; {same} goes on from {folder}")
             raise typer.Exit(130) from None
+
+
+def resume_command(
+    run: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)],
+    workers: Annotated[str, WORKERS] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Go on with an interrupted run from its newest checkpoint.
+
+    The folder knows the experiment, so no flag is repeated. It ends with the same scores, bit for
+    bit, as if it had never stopped. Of a finished run the table is printed.
+    """
+    from protofed.experiment.result import read_result
+    from protofed.experiment.run_folder import RunDir, check_is_run
+
+    check_is_run(run)
+    place = RunDir(run)
+    if place.done.exists():
+        result = read_result(place)
+    else:
+        result = run_with_progress(_experiment_of_run(run), run, False, set(), parse_workers(workers))
+    show_result(result, as_json)
+
+
+def _experiment_of_run(folder: Path) -> Experiment:
+    """What the folder's spec says, if this machine can go on with it."""
+    import shlex
+
+    from protofed.errors import ProtofedError
+    from protofed.spec.spec_parser import load_spec
+    from protofed.experiment.remote_experiment import is_remote
+
+    experiment = load_spec(folder)
+    if is_remote(experiment):
+        spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(str(folder))
+        raise ProtofedError(
+            f"{folder} holds a run across machines: its sites must be asked\n"
+            f"type, on the machine that serves: protofed submit {spec} --out {out} --resume"
+        )
+    return experiment

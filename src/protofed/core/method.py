@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from protofed.core import tree
-from protofed.core.fit import fit_model
+from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.prototypes import prototype_template

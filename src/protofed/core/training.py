@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import torch
-from pydantic import ConfigDict, Field, Strict
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from protofed.core import tree
+from protofed.errors import DivergedError
+from protofed.core.model import Model
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import Strict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
+from typing import Annotated
+from typing import Generic
+from typing import Literal
+from typing import NamedTuple
+from typing import TypeVar
+import torch
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Number = Strict()  # "3" is no number, and true is not 1
@@ -46,3 +58,78 @@ class Training(SGD):
             if self.last_batch == "merge":
                 batches[-1] = torch.cat([batches[-1], short])
         return batches
+
+
+T = TypeVar("T")
+B = TypeVar("B")
+
+
+class FitResult(NamedTuple, Generic[T]):
+    """The trained copy, the number of steps it took and the mean loss over them."""
+
+    trained: T
+    steps: int
+    loss: float
+
+
+def fit_model(
+    thing: T,
+    batches: Iterable[B],
+    loss: Callable[[T, B], Tensor],
+    sgd: SGD,
+    on_grads: Callable[[T], None] | None = None,
+) -> FitResult[T]:
+    """Train a copy of `thing`; what is not in it is constant, and so are a model's buffers.
+
+    NaN or infinity, in a loss or at last in the copy, ends it with a `DivergedError`.
+    """
+    copy = tree.clone(thing)
+    free = [leaf.requires_grad_() for leaf in _trainable(copy)]
+    # Fused or foreach kernels round differently and gain next to nothing (docs/performance.md).
+    optimiser = torch.optim.SGD(
+        free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=False
+    )
+    steps = 0
+    total: Tensor | float = 0.0
+    for batch in batches:
+        optimiser.zero_grad()
+        value = loss(copy, batch)
+        if not value.isfinite():
+            raise DivergedError(steps + 1, _not_finite(copy) or "the loss, with finite weights,")
+        value.backward()
+        if on_grads is not None:
+            on_grads(copy)
+        optimiser.step()
+        steps += 1
+        total = total + value.detach()  # on its device: nobody waits for it
+    if bad := _not_finite(copy):
+        raise DivergedError(steps, bad)
+    return FitResult(tree.clone(copy), steps, float(total) / max(steps, 1))
+
+
+def _not_finite(thing: object) -> str:
+    """The name of the first tensor of a tree that holds NaN or infinity; empty if none does."""
+    return next((n for n, leaf in tree.named_leaves(thing) if not leaf.isfinite().all()), "")
+
+
+def _trainable(thing: object) -> Iterable[Tensor]:
+    """The floating-point leaves of a tree, buffers of models left out."""
+    if isinstance(thing, Model):
+        yield from thing.weights.values()
+    elif isinstance(thing, Tensor):
+        if thing.is_floating_point():
+            yield thing
+    else:
+        for _, child in tree.children(thing) or ():
+            yield from _trainable(child)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with `count` threads, then go back to as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

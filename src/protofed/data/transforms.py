@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)

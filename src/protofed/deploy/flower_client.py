@@ -1,38 +1,87 @@
-"""Flower's server as a client sees it: protobuf over HTTP, with bounds of our own.
+"""The only app that a federation runs under: a constant without any code in it.
 
-Everything that protofed sends to Flower or takes from it goes through this module. Flower's own
-clients load the app that a server sends and read answers of any length; this one loads nothing,
-and no call takes more memory than its caller allows.
+Flower starts no run without an app. A SuperNode would fetch that app and import what it names; a
+site of ours never does, and takes letters only of runs that were started with this very bundle.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import ssl
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
-
-import httpx
-import numpy as np
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from flwr.app import Array
+from flwr.app import ArrayRecord
+from flwr.app import Error
+from flwr.app import Message
+from flwr.app import RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_body,
-    get_object_children_ids_from_object_content,
-    get_object_head_values_from_object_content,
-    get_object_id,
-    get_object_tree,
-    no_object_id_recompute,
-)
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_object_body
+from flwr.supercore.inflatable.inflatable_object import get_object_children_ids_from_object_content
+from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
+from flwr.supercore.inflatable.inflatable_object import get_object_id
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from flwr.supercore.inflatable.inflatable_object import no_object_id_recompute
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
+from functools import cache
+from protofed.errors import ProtofedError
+from protofed.errors import printable_text
+from typing import Any
+from typing import NamedTuple
+from typing import Protocol
+from typing import Self
+from typing import TypeVar
+import hashlib
+import httpx
+import io
+import json
+import numpy as np
+import ssl
+import time
+import zipfile
 
-from protofed.core.errors import ProtofedError, printable_text
+PROTOCOL = 2  # of the letters between coordinator and sites; both must speak the same
+DATE = (2024, 1, 1, 0, 0, 0)
+PROJECT = f"""\
+[project]
+name = "protofed-federation"
+version = "{PROTOCOL}.0.0"
+description = "Marks a run of protofed; holds no code"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "protofed"
+
+[tool.flwr.app.components]
+serverapp = "protofed:no_server_app"
+clientapp = "protofed:no_client_app"
+
+[tool.flwr.app.config]
+"""
+
+
+@cache
+def app_bundle() -> bytes:
+    """The bundle, the same bytes on every machine."""
+    content = PROJECT.encode()
+    listing = f"pyproject.toml,{hashlib.sha256(content).hexdigest()},{8 * len(content)}"
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, text in (("pyproject.toml", content), (".info/CONTENT", listing.encode())):
+            entry = zipfile.ZipInfo(name, DATE)
+            entry.create_system = 3  # what zipfile says on Unix, everywhere
+            archive.writestr(entry, text)
+    return stream.getvalue()
+
+
+@cache
+def bundle_hash() -> str:
+    """The name under which Flower knows the bundle: its SHA-256."""
+    return hashlib.sha256(app_bundle()).hexdigest()
 
 
 class ProtobufMessage(Protocol):

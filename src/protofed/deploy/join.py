@@ -9,17 +9,17 @@ from pathlib import Path
 from time import monotonic
 from time import sleep as nap
 
-from protofed.core.errors import ProtofedError
-from protofed.core.lock import file_lock
-from protofed.data.cache import cache_folder
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import file_lock
+from protofed.data.npz_store import cache_folder
 from protofed.deploy.confine import interpreter_folders
-from protofed.deploy.ledger import ANSWERED, AnswerLedger
-from protofed.deploy.life import ChildProcess, close_children, flower_environment, stop_on_sigterm
-from protofed.deploy.lines import name_some, print_line
-from protofed.deploy.own import FoundImages, JoiningSite, check_keys, look_at_images
+from protofed.deploy.request_judge import ANSWERED, AnswerLedger
+from protofed.runtime.child_process import ChildProcess, close_children, flower_environment, stop_on_sigterm
+from protofed.deploy.console import name_some, print_line
+from protofed.deploy.preflight import FoundImages, JoiningSite, check_keys, look_at_images
 from protofed.deploy.policy import read_policy
 from protofed.deploy.serve import LOCAL
-from protofed.engines.wire import SITE_NAME
+from protofed.engines.site_protocol import SITE_NAME
 
 LOOK = 0.5  # seconds between two looks at the processes
 RETRY = 3.0  # seconds before a process that has ended is started again
@@ -107,7 +107,7 @@ def _worker(site: JoiningSite, socket: Path) -> list[str]:
     """The process with the images: it may read and write, and call nobody."""
     policy = ["--policy", str(site.policy)] if site.policy else []
     paths = ["--data", str(site.data), "--home", str(site.home), "--socket", str(socket)]
-    return ["--no-tcp", "--", "protofed.deploy.worker", "--name", site.name, *paths, *policy]
+    return ["--no-tcp", "--", "protofed.deploy.site_worker", "--name", site.name, *paths, *policy]
 
 
 def _link(site: JoiningSite, socket: Path) -> list[str]:

@@ -10,11 +10,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protofed.core import tree
-from protofed.core.errors import ProtofedError, count_noun, printable_text
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.prototypes import Prototypes
-from protofed.experiment.parse import explain_faults, parse_method, read_spec
+from protofed.spec.spec_parser import explain_faults, parse_method, read_spec
 
 MOST_LINES = 5
 

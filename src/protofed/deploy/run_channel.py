@@ -45,8 +45,8 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.supercore.constant import TaskType
 
-from protofed.core.errors import ProtofedError, printable_text
-from protofed.deploy.app_bundle import app_bundle, bundle_hash
+from protofed.errors import ProtofedError, printable_text
+from protofed.deploy.flower_client import app_bundle, bundle_hash
 from protofed.deploy.flower_client import (
     OBJECT_FRAME,
     CallError,
@@ -59,7 +59,7 @@ from protofed.deploy.flower_client import (
     call_patiently,
 )
 from protofed.deploy.flower_server import SECRET_HEADER, limit_text
-from protofed.engines.post import NoAnswer, OnlineSite
+from protofed.engines.flower_engine import NoAnswer, OnlineSite
 
 PATIENCE = 10.0  # seconds for a server on this machine that does not answer
 BEAT_EVERY = 5.0  # seconds

@@ -17,13 +17,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.core.disk import atomic_write_json
-from protofed.core.errors import ProtofedError, printable_text
-from protofed.core.jsonfile import read_json_table
-from protofed.core.lock import file_lock
+from protofed.runtime.atomic_io import atomic_write_json
+from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.json_files import read_json_table
+from protofed.runtime.atomic_io import file_lock
 from protofed.deploy.flower_server import SECRET_FILE, SECRET_HEADER
-from protofed.deploy.life import ChildProcess, flower_environment, stop_on_sigterm
-from protofed.deploy.lines import print_line
+from protofed.runtime.child_process import ChildProcess, flower_environment, stop_on_sigterm
+from protofed.deploy.console import print_line
 
 LOCAL = "127.0.0.1"
 RECORD = "serve.json"
@@ -105,7 +105,7 @@ def _follow_keys(
 ) -> str:
     """Register the sites' keys, and go on doing so as the folder changes; words for people."""
     from protofed.deploy.flower_client import FlowerClient
-    from protofed.deploy.key_registry import KeyRegistry
+    from protofed.deploy.flower_server import KeyRegistry
 
     trust = ssl.create_default_context(cafile=server.ca)
     headers = {SECRET_HEADER: server.secret}
@@ -234,7 +234,7 @@ def _stand(
         ready()
         link.process.wait()
     else:
-        from protofed.deploy.proxy import serve_gate as stand
+        from protofed.deploy.gate import serve_gate as stand
 
         def watch() -> None:
             link.process.wait()

@@ -1,27 +1,212 @@
-"""The process of a site that speaks with the server; it holds no torch and cannot read images.
+"""A site's line to Flower's server: fetch a letter, hand in the answer, and nothing else.
 
-It carries bytes between the server and the site's worker, which judges them. `join` starts it by
-`confine`: where Linux can do that, it has given up the right to read the images by now.
+This stands where Flower's SuperNode would. A SuperNode fetches the app of a run and starts it; here
+no app is ever fetched, and letters of runs under any app but ours are refused unread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from flwr.app import Message
+from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.proto.fleet_pb2 import ActivateNodeResponse
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeResponse
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import PushMessagesResponse
+from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
+from flwr.proto.fleet_pb2 import RegisterNodeFleetResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import PullObjectRequest
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.message_pb2 import PushObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest
+from flwr.proto.run_pb2 import GetRunResponse
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.runtime.child_process import exit_with_pipe
+from protofed.deploy.flower_client import bundle_hash
+from protofed.deploy.flower_client import CallError
+from protofed.deploy.flower_client import FlowerClient
+from protofed.deploy.flower_client import LetterCollector
+from protofed.deploy.flower_client import OBJECT_FRAME
+from protofed.deploy.flower_client import ProtobufMessage
+from protofed.deploy.flower_client import T
+from protofed.deploy.flower_client import as_parcel
+from protofed.deploy.flower_client import as_record
+from protofed.deploy.flower_client import call_patiently
+from protofed.deploy.flower_client import error_reply
+from protofed.deploy.worker_socket import NO_QUESTION
+from protofed.deploy.worker_socket import ask_worker
+from protofed.deploy.site_keyring import SiteKey
+from protofed.runtime.child_process import stop_on_sigterm
+from protofed.deploy.console import print_line
+from protofed.deploy.preflight import NETWORK
+from typing import NamedTuple
 import argparse
 import json
 import os
+import ssl
+import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 
-from protofed.core.errors import ProtofedError
-from protofed.core.lifeline import exit_with_pipe
-from protofed.deploy.app_bundle import bundle_hash
-from protofed.deploy.fleet_connection import FleetConnection, WaitingRequest
-from protofed.deploy.flower_client import CallError
-from protofed.deploy.hatch import NO_QUESTION, ask_worker
-from protofed.deploy.life import stop_on_sigterm
-from protofed.deploy.lines import print_line
-from protofed.deploy.reach import NETWORK
+HEARTBEAT = 12.0  # seconds; who misses two of them is gone
+BEAT_EVERY = 5.0  # seconds
+PARTS_SECONDS = 60.0  # for the parts of a message that is announced
+PAUSE = 0.05  # seconds between two looks for them
+LONGEST_REPLY = 3600.0  # seconds for which a reply is offered to a server that is away
+REFUSED = 6  # Flower's number for an app that was not accepted
+
+
+class WaitingRequest(NamedTuple):
+    """A message that waits at the server; its content is not here yet."""
+
+    message: Message
+    tree: ObjectTree
+
+    @property
+    def run(self) -> int:
+        """Flower's number of the run that it belongs to."""
+        return int(self.message.metadata.run_id)
+
+
+class FleetConnection:
+    """One site that is online at one server, from `open` to `close`."""
+
+    def __init__(self, server: str, keys: Path | None):
+        self.key = SiteKey(keys / "site.key" if keys else None)
+        self.registers = keys is None  # who has no key from the coordinator brings its own
+        trust = ssl.create_default_context(cafile=str(keys / "ca.crt")) if keys else None
+        scheme = "https" if keys else "http"
+        self.client = FlowerClient(f"{scheme}://{server}", "SuperNode", trust, self.key.headers)
+        self.node = Node()
+        self.left = threading.Event()
+
+    def open(self, before: int = 0) -> int:
+        """Go online; this site's number. `before` is the number it had, if it may not have left.
+
+        A server lets nobody in under the key of a site that it takes to be there.
+        """
+        if self.registers:
+            asked = RegisterNodeFleetRequest(public_key=self.key.public)
+            self.client.call("fleet/register-node", asked, RegisterNodeFleetResponse)
+        if before:
+            with suppress(CallError):
+                self._leave(before)
+        asked_in = ActivateNodeRequest(public_key=self.key.public, heartbeat_interval=HEARTBEAT)
+        found = self.client.call("fleet/activate-node", asked_in, ActivateNodeResponse)
+        self.node = Node(node_id=found.node_id)
+        threading.Thread(target=self._beat, daemon=True).start()
+        return int(found.node_id)
+
+    def _leave(self, number: int) -> None:
+        asked = DeactivateNodeRequest(node_id=number)
+        self.client.call("fleet/deactivate-node", asked, DeactivateNodeResponse)
+
+    def _beat(self) -> None:
+        """Say every few seconds that this site is still there; a lost word is said again."""
+        asked = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
+        while not self.left.wait(BEAT_EVERY):
+            with suppress(ProtofedError):
+                self.client.call("fleet/send-node-heartbeat", asked, SendNodeHeartbeatResponse)
+
+    def next_letter(self) -> WaitingRequest | None:
+        """The next letter to this site, if one waits."""
+        asked = PullMessagesRequest(node=self.node)
+        found = self.client.call("fleet/pull-messages", asked, PullMessagesResponse)
+        if not found.messages_list or not found.message_object_trees:
+            return None
+        try:
+            message = message_from_proto(found.messages_list[0])
+        except Exception as fault:  # a stranger's message may fail in any way
+            raise ProtofedError(f"a message that is none: {type(fault).__name__}") from fault
+        return WaitingRequest(message, found.message_object_trees[0])
+
+    def app_of(self, run: int) -> tuple[str, str]:
+        """The app of a run as the server tells it: its name, and the SHA-256 of its bundle."""
+        asked = GetRunRequest(node=self.node, run_id=run)
+        told = self.client.call("fleet/get-run", asked, GetRunResponse).run
+        return told.fab_id, told.fab_hash
+
+    def content(self, letter: WaitingRequest, most: int) -> bytes:
+        """What a letter says; more than `most` bytes are not taken."""
+
+        def pull(name: str, allowed: int) -> bytes | None:
+            asked = PullObjectRequest(node=self.node, run_id=letter.run, object_id=name)
+            found = self.client.call(
+                "fleet/pull-object", asked, PullObjectResponse, allowed + OBJECT_FRAME
+            )
+            if not found.object_found:
+                raise ProtofedError("a part of the message is gone")
+            return found.object_content if found.object_available else None
+
+        found = self._collected(LetterCollector(letter.tree, most), pull)
+        number = letter.message.metadata.message_id
+        asked = ConfirmMessageReceivedRequest(
+            node=self.node, run_id=letter.run, message_object_id=number
+        )
+        self.client.call("fleet/confirm-message-received", asked, ConfirmMessageReceivedResponse)
+        return found
+
+    def _collected(self, parts: LetterCollector, pull: Callable[[str, int], bytes | None]) -> bytes:
+        """A letter, which can be fetched while the coordinator still hands in its parts."""
+        end = time.monotonic() + PARTS_SECONDS
+        while (found := parts.collect(pull)) is None:
+            if time.monotonic() > end:
+                raise ProtofedError("a part of the message did not come")
+            time.sleep(PAUSE)
+        return found
+
+    def answer(self, letter: WaitingRequest, content: bytes, seconds: float) -> None:
+        """Hand in the answer to a letter, which took some seconds to make."""
+        self._push(letter, Message(as_record(content), reply_to=letter.message), seconds)
+
+    def refuse(self, letter: WaitingRequest, reason: str) -> None:
+        """Say in words that there is no answer."""
+        self._push(letter, error_reply(letter.message, REFUSED, reason), 0.0)
+
+    def _push(self, letter: WaitingRequest, reply: Message, seconds: float) -> None:
+        parcel = as_parcel(reply)
+        asked = PushMessagesRequest(
+            node=self.node,
+            messages_list=[parcel.head],
+            message_object_trees=[parcel.tree],
+            clientapp_runtime_list=[seconds],
+        )
+        wait = min(LONGEST_REPLY, letter.message.metadata.ttl)
+        taken = self._patiently("fleet/push-messages", asked, PushMessagesResponse, wait)
+        for name in taken.objects_to_push:
+            if name in parcel.objects:
+                part = PushObjectRequest(
+                    node=self.node,
+                    run_id=letter.run,
+                    object_id=name,
+                    object_content=parcel.objects[name],
+                    session_id=taken.session_id,
+                )
+                self._patiently("fleet/push-object", part, PushObjectResponse, wait)
+
+    def _patiently(self, name: str, asked: ProtobufMessage, kind: type[T], wait: float) -> T:
+        return call_patiently(lambda: self.client.call(name, asked, kind), wait)
+
+    def close(self) -> None:
+        """Go offline, if the server still hears it."""
+        if not self.left.is_set() and self.node.node_id:
+            with suppress(ProtofedError):
+                self._leave(self.node.node_id)
+        self.left.set()
+        self.client.close()
+
 
 LOOK = 0.3  # seconds between two looks for letters
 RETRY = 3.0  # seconds before a server is tried again

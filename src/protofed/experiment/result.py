@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from protofed.core.disk import file_sha256
-from protofed.core.errors import ProtofedError
-from protofed.experiment import records
-from protofed.experiment.evaluate import DomainScores, Evaluation, last_5_mean, score_rules
-from protofed.experiment.records import DoneRecord
-from protofed.experiment.rundir import RunDir
+from protofed.runtime.atomic_io import file_sha256
+from protofed.errors import ProtofedError
+from protofed.experiment import run_records
+from protofed.federation.evaluation import DomainScores, Evaluation, last_5_mean, score_rules
+from protofed.experiment.run_records import DoneRecord
+from protofed.experiment.run_folder import RunDir
 
 
 def mark_unseen(domain: str, unseen: str | None) -> str:
@@ -63,7 +63,7 @@ def read_result(folder: RunDir) -> RunResult:
 
 def check_finished(folder: RunDir) -> DoneRecord:
     """What `done` says of a finished run; stop if its spec or its scores are not those it is of."""
-    done = records.read_record_file(records.DONE, folder.done)
+    done = run_records.read_record_file(run_records.DONE, folder.done)
     if done["digest"] != folder.digest():
         raise ProtofedError(
             f"{folder.path}: spec.json is not the spec that this run was made with\n"
@@ -97,7 +97,7 @@ def read_evaluations(folder: RunDir) -> list[Evaluation]:
 
 
 def _damaged(file: Path, why: str) -> ProtofedError:
-    return ProtofedError(f"{file} is damaged: {why}\n{records.ADVICE}")
+    return ProtofedError(f"{file} is damaged: {why}\n{run_records.ADVICE}")
 
 
 def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
@@ -118,6 +118,6 @@ def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
         own=newest.own,
         clients=newest.clients,
         notices=tuple(done["notices"]),
-        unseen=records.read_record_file(records.SPEC, folder.path / "spec.json").get("leave_out"),
+        unseen=run_records.read_record_file(run_records.SPEC, folder.path / "spec.json").get("leave_out"),
         seconds=round(sum(line["seconds"] for line in rounds), 1),
     )

@@ -1,37 +1,89 @@
-"""The only loop: rounds, legs, sampling, scoring and checkpoints, the same for every method."""
+"""The engine of a run on this machine: one process, or several where the work is worth it."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
-
+from protofed.runtime.resources import tune_malloc
+from protofed.core.message import Message
+from protofed.core.method import C
+from protofed.core.method import Method
+from protofed.core.method import S
+from protofed.core.rng import rng
+from protofed.core.site import ClientId
+from protofed.core.site import RoundContext
+from protofed.core.training import torch_threads
+from protofed.engines.engine import Engine
+from protofed.engines.local_engine import CPU
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import Mail
+from protofed.federation.round import RoundEvent
+from protofed.federation.round import run_round
+from protofed.engines.multiprocess import WorkerEngine
+from protofed.engines.multiprocess import worker_count
+from protofed.experiment.model_card import mark_done
+from protofed.experiment.checkpoint import ResumePoint
+from protofed.experiment.checkpoint import load_server_state
+from protofed.spec.experiment_spec import method_name
+from protofed.federation.environment import check_same_environment
+from protofed.federation.environment import describe_environment
+from protofed.federation.evaluation import Evaluation
+from protofed.federation.evaluation import evaluate_round
+from protofed.federation.build import Federation
+from protofed.federation.build import build_federation
+from protofed.experiment.run_events import RunEvents
+from protofed.experiment.run_events import check_min_clients
+from protofed.experiment.run_records import World
+from protofed.experiment.result import RunResult
+from protofed.experiment.result import read_result
+from protofed.experiment.run_folder import RunDir
+from protofed.spec.experiment_spec import Experiment
+from typing import Any
+from typing import Generic
+from typing import Literal
+from typing import NamedTuple
+from typing import TypeAlias
+import math
+import time
 import torch
 
-from protofed.core.allocator import tune_malloc
-from protofed.core.message import Message
-from protofed.core.method import C, Method, S
-from protofed.core.rng import rng
-from protofed.core.site import ClientId, RoundContext
-from protofed.core.threads import torch_threads
-from protofed.engines.base import Engine
-from protofed.engines.rounds import Mail, RoundEvent, run_round
-from protofed.experiment.card import mark_done
-from protofed.experiment.checkpoint import ResumePoint, load_server_state
-from protofed.experiment.describe import method_name
-from protofed.experiment.environment import check_same_environment, describe_environment
-from protofed.experiment.evaluate import Evaluation, evaluate_round
-from protofed.experiment.federation import Federation, build_federation
-from protofed.experiment.hiring import Workers, create_local_engine
-from protofed.experiment.incidents import RunEvents, check_min_clients
-from protofed.experiment.records import World
-from protofed.experiment.result import RunResult, read_result
-from protofed.experiment.rundir import RunDir
-from protofed.experiment.spec import Experiment
+Workers: TypeAlias = int | Literal["auto"]
+PATIENCE = 3.0  # seconds in one process before "auto" starts others: about what that costs
+
+
+def create_local_engine(
+    experiment: Experiment,
+    federation: Federation,
+    scratch: Path,
+    workers: Workers,
+    asked: int,
+    tell: Callable[[str], None],
+) -> LocalEngine[Any, Any]:
+    """One process, or several if the machine can feed them; `asked` clients train in a round."""
+    method, everyone, tests = experiment.method, federation.everyone, federation.tests
+    device = torch.device(experiment.device)
+    if device != CPU:
+        return LocalEngine(method, everyone, tests, scratch=scratch, device=device)
+    if workers == "auto":
+        count, patience = worker_count(asked, experiment.threads), PATIENCE
+    else:
+        count, patience = workers, 0.0
+    if not count:
+        return LocalEngine(method, everyone, tests, scratch=scratch)
+    return WorkerEngine(
+        method,
+        everyone,
+        tests,
+        workers=count,
+        threads=experiment.threads,
+        patience=patience,
+        scratch=scratch,
+        tell=tell,
+    )
 
 
 class RunProgress(NamedTuple):

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protofed.core.errors import ProtofedError, require_known_name
+from protofed.errors import ProtofedError, require_known_name
 from protofed.figures.style import FigureOptions, figure_settings
 
 if TYPE_CHECKING:

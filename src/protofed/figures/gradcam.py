@@ -1,34 +1,84 @@
-"""Where models look: some test images, and under them a row of Grad-CAM heat maps for each run."""
+"""Grad-CAM: where in an image a net saw what speaks for a class (Selvaraju et al., ICCV 2017)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import torch
-from torch import Tensor
-
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
+from protofed.core.model import Model
+from protofed.core.model import Net
+from protofed.core.model import NetOutput
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
-from protofed.core.threads import torch_threads
-from protofed.figures.saliency import grad_cam
-from protofed.figures.style import COLOURS, PALETTE, FigureOptions, new_figure
-from protofed.figures.trained import (
-    Chosen,
-    model_owner,
-    open_runs,
-    run_names,
-    single_round,
-    test_images,
-)
+from protofed.core.training import torch_threads
+from protofed.figures.style import COLOURS
+from protofed.figures.style import FigureOptions
+from protofed.figures.style import PALETTE
+from protofed.figures.style import figure_png
+from protofed.figures.style import figure_settings
+from protofed.figures.style import new_figure
+from protofed.figures.load_models import Chosen
+from protofed.figures.load_models import model_owner
+from protofed.figures.load_models import open_runs
+from protofed.figures.load_models import run_names
+from protofed.figures.load_models import single_round
+from protofed.figures.load_models import test_images
+from torch import Tensor
+from torch import nn
+from torch.func import functional_call
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+import torch
+import torch.nn.functional as F
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from protofed.experiment.trained_run import TrainedRun
 
-    from protofed.experiment.opened import TrainedRun
+def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
+    """The heat [B, side, side] from 0 to 1 of a class [B] each in images [B, channels, side, side].
+
+    The classes are told, as a method's prediction need not be the net's own best score.
+    """
+    maps: list[Tensor] = []
+
+    def cut(layer: nn.Module, given: object, out: Tensor) -> Tensor:
+        maps.append(out.detach().requires_grad_())  # gradients are wanted from here on only
+        return maps[-1]
+
+    handle = last_convolution(net).register_forward_hook(cut)
+    net.eval()
+    try:
+        state = {**model.weights, **model.buffers}
+        out: NetOutput = functional_call(net, state, (x,), strict=True)
+    finally:
+        handle.remove()
+    spoken = out.logits.gather(1, labels[:, None])
+    (slopes,) = torch.autograd.grad(spoken.sum(), maps[-1])
+    return heat_from_gradients(maps[-1].detach(), slopes, x.shape[-1])
+
+
+def heat_from_gradients(maps: Tensor, slopes: Tensor, side: int) -> Tensor:
+    """Maps [B, K, h, w] summed with their mean slopes as weights; what speaks for, scaled to 1."""
+    weights = slopes.mean((2, 3), keepdim=True)
+    small = F.relu((weights * maps).sum(1, keepdim=True))
+    heat = F.interpolate(small, (side, side), mode="bilinear", align_corners=False)[:, 0]
+    least, most = heat.amin((1, 2), keepdim=True), heat.amax((1, 2), keepdim=True)
+    # A map that is flat says nothing: it becomes zero.
+    return (heat - least) / torch.where(most > least, most - least, 1)
+
+
+def last_convolution(net: Net) -> nn.Conv2d:
+    """The convolution nearest to the features; not one of single pixels, as in a shortcut."""
+    found = [layer for layer in net.encoder.modules() if isinstance(layer, nn.Conv2d)]
+    if not found:
+        raise ProtofedError(
+            "Grad-CAM needs a net with convolutions; this one has none\n"
+            "run the method with another --net, for example moon-cnn"
+        )
+    return next((layer for layer in reversed(found) if layer.kernel_size != (1, 1)), found[-1])
+
 
 PANEL = 1.25  # inches
 RIGHT, WRONG = PALETTE[0], PALETTE[1]
@@ -127,3 +177,14 @@ def _heat(axes: Axes, picture: TestImage, seen: HeatMap, classes: Sequence[str])
     right = predicted == picture.label
     told = f"{classes[int(predicted)]}: {chance:.0%} {'✓' if right else '✗'}"
     axes.set_xlabel(told, color=RIGHT if right else WRONG)
+
+
+def explanation_figure(image: Tensor, heat: Tensor, title: str) -> bytes:
+    """A PNG of an image [side, side, 3] uint8, its heat map [side, side], and a line above."""
+    with figure_settings():
+        figure = new_figure(3.6, 2.1)
+        left, right = figure.subplots(1, 2)
+        plot_image(left, image)
+        plot_heat(right, image, heat)
+        figure.suptitle(title, fontsize=9, parse_math=False)  # a class may be called $1
+        return figure_png(figure)

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from pathlib import Path
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from protofed.figures.fields import format_value, short_field_name, spec_fields
-from protofed.figures.series import (
-    RunSeries,
-    accuracy_spread,
-    axis_label,
-    baseline_first,
-    error_bars,
-    figure_heading,
-    group_by_method,
-    group_by_setting,
-    missing_seed_notes,
-    read_run_records,
-)
-from protofed.figures.style import (
-    BLACK,
-    LINES,
-    FigureOptions,
-    add_footnotes,
-    legend_beside,
-    new_figure,
-    series_style,
-    set_title,
-)
-from protofed.figures.sweep import (
-    REDEAL,
-    all_numeric,
-    check_sweep_records,
-    field_value,
-    group_by_value,
-    require_varied_fields,
-    sorted_values,
-)
-from protofed.study.collect import RunRecord
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.figures.run_series import format_value
+from protofed.figures.run_series import short_field_name
+from protofed.figures.run_series import spec_fields
+from protofed.figures.run_series import RunSeries
+from protofed.figures.run_series import accuracy_spread
+from protofed.figures.run_series import axis_label
+from protofed.figures.run_series import baseline_first
+from protofed.figures.run_series import error_bars
+from protofed.figures.run_series import figure_heading
+from protofed.figures.run_series import group_by_method
+from protofed.figures.run_series import group_by_setting
+from protofed.figures.run_series import missing_seed_notes
+from protofed.figures.run_series import read_run_records
+from protofed.figures.style import BLACK
+from protofed.figures.style import COLOURS
+from protofed.figures.style import FAINT
+from protofed.figures.style import FigureOptions
+from protofed.figures.style import LINES
+from protofed.figures.style import add_footnotes
+from protofed.figures.style import legend_beside
+from protofed.figures.style import new_figure
+from protofed.figures.style import series_style
+from protofed.figures.style import set_title
+from protofed.figures.style import write_cells
+from protofed.figures.run_series import REDEAL
+from protofed.figures.run_series import all_numeric
+from protofed.figures.run_series import check_sweep_records
+from protofed.figures.run_series import field_value
+from protofed.figures.run_series import group_by_value
+from protofed.figures.run_series import require_varied_fields
+from protofed.figures.run_series import sorted_values
+from protofed.analysis.finished_runs import RunRecord
+import math
+import numpy as np
 
 DECADES = 1.3  # powers of ten between smallest and largest from which on the axis is logarithmic
 MOST_TICKS = 12
@@ -140,3 +139,41 @@ def _axis(axes: Axes, values: list[object]) -> None:
 def _decades(positive: Sequence[float]) -> float:
     """The powers of ten that some positive numbers span."""
     return math.log10(max(positive) / min(positive)) if positive else 0.0
+
+
+HEATMAP_HINT = "give runs of one grid, as method.tau x method.lam; for a single field see sensitivity"
+
+
+def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
+    """The mean accuracy over seeds for each pair of values of the two fields that differ."""
+    options.only("heatmap", "domain", "rule")
+    records = read_run_records(runs)
+    methods = list(group_by_method(records))
+    if len(methods) > 1:
+        raise ProtofedError(f"heatmap: shows one method, here are {', '.join(methods)}")
+    down, across = require_varied_fields("heatmap", 2, records, HEATMAP_HINT)
+    notes = [
+        *missing_seed_notes(group_by_setting(records)),
+        *check_sweep_records(records, [down, across]),
+    ]
+    rows = sorted_values([field_value(record, down) for record in records])
+    columns = sorted_values([field_value(record, across) for record in records])
+    cells = np.full((len(rows), len(columns)), np.nan)
+    for group in group_by_value(records, [down, across]).values():
+        place = (
+            rows.index(field_value(group[0], down)),
+            columns.index(field_value(group[0], across)),
+        )
+        cells[place] = accuracy_spread(group, options).mean
+    figure = new_figure(3.0 + 0.62 * len(columns), 1.7 + 0.45 * len(rows))
+    axes = figure.add_subplot()
+    axes.set_facecolor(FAINT)  # pairs without a run
+    image = axes.imshow(cells, cmap=COLOURS, aspect="auto", origin="lower")
+    figure.colorbar(image, ax=axes, label=axis_label(options))
+    axes.set_xticks(range(len(columns)), [format_value(value) for value in columns])
+    axes.set_yticks(range(len(rows)), [format_value(value) for value in rows])
+    axes.set(xlabel=short_field_name(across), ylabel=short_field_name(down))
+    set_title(axes, f"{methods[0]}, {figure_heading(records, options.rule)}")
+    write_cells(image, cells, lambda cell: "-" if math.isnan(cell) else f"{cell:.2f}")
+    add_footnotes(figure, notes)
+    return figure

@@ -21,8 +21,8 @@ from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo, Payload
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.ops import drift
-from protofed.ops.drift import VARIATE, DriftServer, Weights
+from protofed.ops import control_variates
+from protofed.ops.control_variates import VARIATE, DriftServer, Weights
 
 
 @tree.node
@@ -36,7 +36,7 @@ class FedDCServer(DriftServer):
 class FedDCClient:
     """Client state: its drift h_n and its last mean gradient g_n."""
 
-    drift: Weights
+    control_variates: Weights
     variate: Weights
 
 
@@ -63,11 +63,11 @@ class FedDC(Method[FedDCServer, FedDCClient]):
 
     def init_server(self, site: Site) -> FedDCServer:
         model = site.initial_model()
-        return FedDCServer(model, drift.zero_weights(model), drift.zero_weights(model))
+        return FedDCServer(model, control_variates.zero_weights(model), control_variates.zero_weights(model))
 
     def init_client(self, site: Site) -> FedDCClient:
         return FedDCClient(
-            drift.zero_weights(site.initial_model()), drift.zero_weights(site.initial_model())
+            control_variates.zero_weights(site.initial_model()), control_variates.zero_weights(site.initial_model())
         )
 
     def send(
@@ -78,24 +78,24 @@ class FedDC(Method[FedDCServer, FedDCClient]):
     def loss(
         self, site: Site, inbox: Message, state: FedDCClient, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        size = drift.relative_size(site, site.id)
+        size = control_variates.relative_size(site, site.id)
         task = super().loss(site, inbox, state, model, batch)
-        undrifted = drift.add_weights(model.weights, state.drift)
+        undrifted = control_variates.add_weights(model.weights, state.drift)
         penalty = tree.squared_distance(undrifted, inbox.model.weights) * self.alpha / (2 * size)
-        correction = drift.add_weights(shared_variate(site, inbox), state.variate, -1)
-        return task + penalty + drift.inner_product(model.weights, correction)
+        correction = control_variates.add_weights(shared_variate(site, inbox), state.variate, -1)
+        return task + penalty + control_variates.inner_product(model.weights, correction)
 
     def train(
         self, site: Site, inbox: Message, state: FedDCClient, step: RoundContext
     ) -> tuple[Message, FedDCClient]:
         loss = partial(self.loss, site, inbox, state)
-        reply, steps = drift.local_fit(site, inbox.model, loss, step, self.clip)
+        reply, steps = control_variates.local_fit(site, inbox.model, loss, step, self.clip)
         start, end, own = inbox.model, reply.model, state.variate
-        new = drift.updated_variate(
+        new = control_variates.updated_variate(
             own, shared_variate(site, inbox), start, end, site.training, steps
         )
-        moved = drift.add_weights(state.drift, drift.add_weights(end.weights, start.weights, -1))
-        return replace(reply, extras={VARIATE: drift.add_weights(new, own, -1)}), FedDCClient(
+        moved = control_variates.add_weights(state.drift, control_variates.add_weights(end.weights, start.weights, -1))
+        return replace(reply, extras={VARIATE: control_variates.add_weights(new, own, -1)}), FedDCClient(
             moved, new
         )
 
@@ -107,17 +107,17 @@ class FedDC(Method[FedDCServer, FedDCClient]):
         step: RoundContext,
     ) -> FedDCServer:
         model, change = (
-            drift.unweighted_mean(replies),
-            drift.mean_variate_change(site, replies, sized=True),
+            control_variates.unweighted_mean(replies),
+            control_variates.mean_variate_change(site, replies, sized=True),
         )
         return FedDCServer(
             model,
-            drift.mean_drift(site, server.drift, server.client_start(), model, len(replies)),
-            drift.add_weights(server.variate, change),
+            control_variates.mean_drift(site, server.drift, server.client_start(), model, len(replies)),
+            control_variates.add_weights(server.variate, change),
         )
 
 
 def shared_variate(site: Site, inbox: Message) -> Weights:
     """The server's G as this client counts it: divided by N * omega_n."""
     variate = cast(Weights, inbox.extras[VARIATE])
-    return tree.map(lambda leaf: leaf / drift.relative_size(site, site.id), variate)
+    return tree.map(lambda leaf: leaf / control_variates.relative_size(site, site.id), variate)

@@ -19,8 +19,8 @@ from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.ops import drift
-from protofed.ops.drift import DriftServer, Weights
+from protofed.ops import control_variates
+from protofed.ops.control_variates import DriftServer, Weights
 from protofed.ops.losses import proximal_term
 
 
@@ -42,10 +42,10 @@ class FedDyn(Method[DriftServer, Weights]):
 
     def init_server(self, site: Site) -> DriftServer:
         model = site.initial_model()
-        return DriftServer(model, drift.zero_weights(model))
+        return DriftServer(model, control_variates.zero_weights(model))
 
     def init_client(self, site: Site) -> Weights:
-        return drift.zero_weights(site.initial_model())
+        return control_variates.zero_weights(site.initial_model())
 
     def send(
         self, site: Site, server: DriftServer, to: Sequence[ClientId], step: RoundContext
@@ -59,20 +59,20 @@ class FedDyn(Method[DriftServer, Weights]):
     def loss(
         self, site: Site, inbox: Message, state: Weights, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        alpha = self.alpha / drift.relative_size(site, site.id)
+        alpha = self.alpha / control_variates.relative_size(site, site.id)
         task = super().loss(site, inbox, state, model, batch)
         # <theta, s_n - theta^t> + ||theta||^2 / 2 but for a constant, without terms that cancel.
         return task + alpha * (
-            proximal_term(model, inbox.model) + drift.inner_product(model.weights, state)
+            proximal_term(model, inbox.model) + control_variates.inner_product(model.weights, state)
         )
 
     def train(
         self, site: Site, inbox: Message, state: Weights, step: RoundContext
     ) -> tuple[Message, Weights]:
         loss = partial(self.loss, site, inbox, state)
-        reply, _ = drift.local_fit(site, inbox.model, loss, step, self.clip)
-        move = drift.add_weights(reply.model.weights, inbox.model.weights, -1)
-        return reply, drift.add_weights(state, move)
+        reply, _ = control_variates.local_fit(site, inbox.model, loss, step, self.clip)
+        move = control_variates.add_weights(reply.model.weights, inbox.model.weights, -1)
+        return reply, control_variates.add_weights(state, move)
 
     def merge(
         self,
@@ -81,5 +81,5 @@ class FedDyn(Method[DriftServer, Weights]):
         replies: Mapping[ClientId, Message],
         step: RoundContext,
     ) -> DriftServer:
-        model, start = drift.unweighted_mean(replies), self.start(server)
-        return DriftServer(model, drift.mean_drift(site, server.drift, start, model, len(replies)))
+        model, start = control_variates.unweighted_mean(replies), self.start(server)
+        return DriftServer(model, control_variates.mean_drift(site, server.drift, start, model, len(replies)))

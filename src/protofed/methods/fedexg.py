@@ -15,7 +15,7 @@ from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo, average_models
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import Training
-from protofed.ops.exchange import (
+from protofed.ops.model_exchange import (
     ExchangeServer,
     PhaseEpochs,
     exchange_models,

@@ -1,27 +1,39 @@
-"""GA: generalization adjustment (Zhang et al., CVPR 2023).
-
-The gap between the global and the client's own model on images held out -> train; shares that
-follow the gaps -> merge. A client measures round t at its start of t + 1, on the model it receives.
-"""
+"""Validation images that a client takes from its own training images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
-
-import torch
-import torch.nn.functional as F
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import Method
+from protofed.core.method import MethodInfo
+from protofed.core.method import Payload
+from protofed.core.method import ServerState
+from protofed.core.model import Model
+from protofed.core.site import ArrayDataset
+from protofed.core.site import ClientId
+from protofed.core.site import RoundContext
+from protofed.core.site import Site
+from protofed.core.site import holdout_size
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
+from typing import ClassVar
+from typing import Literal
+import torch
+import torch.nn.functional as F
 
-from protofed.core import tree
-from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, ServerState
-from protofed.core.model import Model
-from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
-from protofed.ops.holdout import split_site
+def split_site(site: Site, share: float) -> tuple[Site, ArrayDataset]:
+    """The site without a share of its training images, and those; the same ones every time.
+
+    It takes one image at least, but never the last one left to train on.
+    """
+    taken = holdout_size(len(site.train), share)
+    order = torch.randperm(len(site.train), generator=site.rng("hold out"))
+    held, rest = order[:taken].sort().values, order[taken:].sort().values
+    return replace(site, train=site.train.take(rest)), site.train.take(held)
+
 
 LEAST_GAP = 1e-9  # below it, what is left of equal gaps is rounding
 

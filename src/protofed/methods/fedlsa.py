@@ -1,28 +1,54 @@
-"""FedLSA: learnable semantic anchors on a hypersphere (Fu et al., AAAI 2025).
-
-Eq. 3 L_ACE, Eq. 4 L_SEP, Eq. 5 their sum, at the server with the averaged classifier frozen ->
-_grow; Eq. 6-8 L_COM, the contrast with the anchors on the sphere, Eq. 9 L_CE, Eq. 10 their sum ->
-adapt, loss. Eq. 4 prints exp(a.a') / tau, where tau has no gradient; exp(a.a' / tau) is meant.
-"""
+"""Features and anchors of length 1."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
-
-import torch
-import torch.nn.functional as F
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
-
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
-from protofed.core.model import ImageShape, Model, Net
-from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.ops.hypersphere import UnitNorm, anchor_separation
-from protofed.ops.seedling import generate_vectors, init_generator, train_generator
+from protofed.core.method import Ablations
+from protofed.core.method import Method
+from protofed.core.method import MethodInfo
+from protofed.core.method import Payload
+from protofed.core.method import ServerState
+from protofed.core.method import average_models
+from protofed.core.model import ImageShape
+from protofed.core.model import Model
+from protofed.core.model import Net
+from protofed.core.site import ClientId
+from protofed.core.site import RoundContext
+from protofed.core.site import Site
+from protofed.core.site import TrainingBatch
+from protofed.ops.prototype_generator import generate_vectors
+from protofed.ops.prototype_generator import init_generator
+from protofed.ops.prototype_generator import train_generator
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch import nn
+from typing import ClassVar
+from typing import Literal
+import math
+import torch
+import torch.nn.functional as F
+
+class UnitNorm(nn.Module):
+    """Features [B, D] at length 1."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return F.normalize(z)
+
+
+def anchor_separation(anchors: Tensor, tau: float) -> Tensor:
+    """How much anchors [C, D] crowd: mean over each of log mean exp(a.a' / tau) over the others.
+
+    Orthogonal anchors give 0; the least is -1 / ((C - 1) tau), a simplex.
+    """
+    classes = len(anchors)
+    likeness = anchors @ anchors.T / tau
+    others = likeness[~torch.eye(classes, dtype=torch.bool, device=anchors.device)].view(
+        classes, classes - 1
+    )
+    return (others.logsumexp(1) - math.log(classes - 1)).mean()
 
 
 @tree.node

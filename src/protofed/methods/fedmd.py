@@ -21,7 +21,7 @@ from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.ops.mutual import fit_consensus, public_logits
+from protofed.ops.losses import fit_consensus, public_logits
 
 
 @tree.node

@@ -24,7 +24,7 @@ from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import logit_kl, prototype_mse
-from protofed.ops.prototypes import PrototypeServer, site_outputs, stack_client_prototypes
+from protofed.ops.prototype_collection import PrototypeServer, site_outputs, stack_client_prototypes
 
 
 @tree.node

@@ -23,7 +23,7 @@ from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_contrastive
-from protofed.ops.prototypes import (
+from protofed.ops.prototype_collection import (
     Collect,
     PrototypeServer,
     stack_client_prototypes,

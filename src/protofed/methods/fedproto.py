@@ -20,7 +20,7 @@ from protofed.core.method import Method, MethodInfo, Need, Payload, average_mode
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_mse
-from protofed.ops.prototypes import (
+from protofed.ops.prototype_collection import (
     Collect,
     PrototypeServer,
     nearest_prototype_scores,

@@ -1,30 +1,197 @@
-"""FedSeProto: semantic prototypes, told apart from what is the domain's (Lai et al., ECAI 2024).
-
-Eq. 10 L_MI, Eq. 11 L_KD (the printed sign would drive semantic features from the teacher), Eq. 13
-L_Proto, Eq. 14 L_CE, Eq. 15 sum -> phase_loss; Eq. 12 prototypes -> train; Eq. 3, 16 -> merge.
-"""
+"""A net that tells what a picture shows from how it looks, and the terms that make it do so."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal, cast
-
-import torch.nn.functional as F
+from itertools import pairwise
+from protofed.core import tree
+from protofed.core.training import fit_model
+from protofed.core.message import Message
+from protofed.core.method import Ablations
+from protofed.core.method import Method
+from protofed.core.method import MethodInfo
+from protofed.core.method import Need
+from protofed.core.method import Payload
+from protofed.core.method import average_models
+from protofed.core.model import ImageShape
+from protofed.core.model import Model
+from protofed.core.model import Net
+from protofed.core.model import NetOutput
+from protofed.core.site import ClientId
+from protofed.core.site import RoundContext
+from protofed.core.site import Site
+from protofed.core.site import TrainingBatch
+from protofed.core.training import Training
+from protofed.ops.losses import Reduction
+from protofed.ops.losses import balanced_prototype_mse
+from protofed.ops.losses import logit_kl
+from protofed.ops.losses import prototype_mse
+from protofed.ops.prototype_collection import PrototypeServer
+from protofed.ops.prototype_collection import local_prototypes
+from protofed.ops.prototype_collection import stack_client_prototypes
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
+from torch import nn
+from typing import ClassVar
+from typing import Literal
+from typing import NamedTuple
+from typing import cast
+import torch
+import torch.nn.functional as F
 
-from protofed.core import tree
-from protofed.core.fit import fit_model
-from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload, average_models
-from protofed.core.model import ImageShape, Model, Net
-from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.core.training import Training
-from protofed.ops import disentangle as parts
-from protofed.ops.losses import Reduction, balanced_prototype_mse, prototype_mse
-from protofed.ops.prototypes import PrototypeServer, local_prototypes, stack_client_prototypes
+Posterior = Literal["gaussian", "unit", "moment"]
+Phase = Literal["basic", "split", "joint"]
+Work = tuple[Phase, TrainingBatch]
+Schedule = Literal["sequential", "interleaved", "joint"]
+LEAST_VARIANCE = 1e-6
+LARGEST_MAP = 7  # side of the map that a decoder begins with
+
+
+class SplitOutput(NamedTuple):
+    """What a forward pass through all parts gives beyond z^s and its logits."""
+
+    basic: Tensor  # [B, C] logits of the general feature
+    semantic: Tensor  # [B, C] logits of z^s, drawn
+    domain: Tensor  # [B, C] logits of z^d, drawn
+    rebuilt: Tensor  # [B, channels, side, side] from z^s and z^d
+    bound: Tensor  # [B, D] KL of both posteriors to the standard normal
+
+
+class DisentangledNet(Net):
+    """General encoder F -> semantic encoder F^s (the neck) -> head; beside it F^d and decoder G."""
+
+    def __init__(self, net: Net, image: ImageShape, posterior: Posterior):
+        width = net.width
+        outward = 2 * width if posterior == "gaussian" else width
+        head = nn.Linear(width, net.classes)
+        super().__init__(net.encoder, nn.Linear(width, outward), head, width)
+        self.domain = nn.Linear(width, outward)
+        self.decoder = build_decoder(2 * width, image)
+        self.posterior = posterior
+
+    def forward(
+        self,
+        x: Tensor,
+        view: str = "semantic",
+        draw: torch.Generator | None = None,
+        back: float = 1.0,
+    ) -> NetOutput:
+        """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all parts.
+
+        `back` is the part of the decoder's gradient that reaches the encoders.
+        """
+        general = self.encoder(x)
+        if view == "split":
+            return self._split(general, draw, back)
+        z = general if view == "basic" else self.neck(general)[:, : self.width]  # the mean
+        return NetOutput(z, self.head(z))
+
+    def _split(self, general: Tensor, draw: torch.Generator | None, back: float) -> NetOutput:
+        mine, theirs = (
+            feature_posterior(self.posterior, part(general), draw)
+            for part in (self.neck, self.domain)
+        )
+        both = torch.cat([mine.drawn, theirs.drawn], 1)
+        rebuilt = self.decoder(back * both + (1 - back) * both.detach())
+        basic, logits, domain = (self.head(z) for z in (general, mine.drawn, theirs.drawn))
+        return NetOutput(
+            mine.mean, logits, SplitOutput(basic, logits, domain, rebuilt, mine.kl + theirs.kl)
+        )
+
+
+def phase_batches(schedule: Schedule, site: Site, step: RoundContext) -> Iterator[Work]:
+    """A round's batches with the phase that each serves; basic and split get half of them each."""
+    epochs = site.training.epochs
+    if schedule == "joint":
+        yield from (("joint", batch) for batch in site.batches(step))
+    elif schedule == "interleaved":
+        for batch in site.batches(step, epochs=max(2, epochs)):
+            yield ("split" if batch.number % 2 else "basic"), batch
+    else:
+        first, rest = site.training.split_epochs()
+        yield from (("basic", batch) for batch in site.batches(step, "basic", first))
+        yield from (("split", batch) for batch in site.batches(step, "split", rest))
+
+
+class FeaturePosterior(NamedTuple):
+    """A feature with a distribution, [B, D] each; the first two agree where nothing is drawn."""
+
+    mean: Tensor
+    drawn: Tensor
+    kl: Tensor  # of the distribution to the standard normal
+
+
+def feature_posterior(
+    kind: Posterior, out: Tensor, draw: torch.Generator | None
+) -> FeaturePosterior:
+    """A feature from what its encoder says.
+
+    gaussian: `out` [B, 2 D] holds mean and log variance; unit: N(out, 1); moment: the normal with
+    the batch's own mean and variance. The last two are deterministic.
+    """
+    if kind == "unit":
+        return FeaturePosterior(out, out, out.square() / 2)
+    if kind == "moment":
+        mean, variance = out.mean(0), out.var(0, unbiased=False).clamp(min=LEAST_VARIANCE)
+        return FeaturePosterior(out, out, standard_normal_kl(mean, variance.log()).expand_as(out))
+    mean, log_variance = out.chunk(2, dim=1)
+    noise = torch.randn(mean.shape, generator=draw).to(mean.device)
+    drawn = mean + (log_variance / 2).exp() * noise
+    return FeaturePosterior(mean, drawn, standard_normal_kl(mean, log_variance))
+
+
+def standard_normal_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, variance) || N(0, 1)) by dimension."""
+    return (mean.square() + log_variance.exp() - log_variance - 1) / 2
+
+
+def build_decoder(width: int, image: ImageShape) -> nn.Sequential:
+    """Features [B, width] -> images: a small map, doubled by transposed convolutions.
+
+    The last layer is linear: the images to rebuild are normalised and go below 0.
+    """
+    side, stages = image.side, 0
+    while side > LARGEST_MAP:
+        side, stages = (side + 1) // 2, stages + 1
+    channels = [max(16, 128 >> stage) for stage in range(stages)] + [image.channels]
+    start = channels[0]
+    layers: list[nn.Module] = [nn.Linear(width, start * side**2)]
+    layers.append(nn.Unflatten(1, (start, side, side)))
+    for inward, outward in pairwise(channels):
+        layers += [nn.ReLU(), nn.ConvTranspose2d(inward, outward, 4, stride=2, padding=1)]
+    surplus = side * 2**stages - image.side
+    if surplus:  # an odd side on the way down: cut the border off
+        layers.append(nn.ZeroPad2d((0, -surplus, 0, -surplus)))
+    return nn.Sequential(*layers)
+
+
+def distillation_loss(split: SplitOutput, printed: bool) -> Tensor:
+    """L_KD: the semantic logits should follow the basic ones more than the domain's do.
+
+    softplus(KL_semantic - KL_domain), batch mean; `printed` swaps them, as Eq. 11 does.
+    """
+    semantic = logit_kl(split.basic, split.semantic)
+    domain = logit_kl(split.basic, split.domain)
+    return F.softplus(domain - semantic if printed else semantic - domain).mean()
+
+
+def mutual_information_loss(
+    split: SplitOutput, x: Tensor, reduction: Reduction, weight: float = 1.0
+) -> Tensor:
+    """L_MI times a weight: what both features know beyond the prior, and fail to rebuild of x.
+
+    "mean" over dimensions and pixels; "sum": the log likelihood of a normal with variance 1. The
+    error itself is not weighted: the decoder knows no other term, so a weight would only slow it.
+    `Disentangled` weights what flows from it into the encoders (`back`).
+    """
+    if reduction == "mean":
+        return weight * split.bound.mean() + F.mse_loss(split.rebuilt, x)
+    error = (split.rebuilt - x).square().flatten(1).sum(1) / 2
+    return (weight * split.bound.sum(1) + error).mean()
+
 
 PRIVATE = ("domain", "decoder")  # never leave the client
 

@@ -1,26 +1,86 @@
-"""FedSR: simple representations (Nguyen et al., NeurIPS 2022).
-
-A feature is drawn from N(mu(x), sigma(x)^2) -> adapt, loss. L2R: its length -> loss. CMI: the KL
-of its distribution to a reference of its class that each client learns for itself -> loss, with
-the references kept in train. Prediction is the mean over draws -> predict.
-"""
+"""A net whose feature is a normal distribution, and how far that is from its class's reference."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, cast
-
-import torch
-import torch.nn.functional as F
+from protofed.core.message import Message
+from protofed.core.method import Method
+from protofed.core.method import MethodInfo
+from protofed.core.method import ServerState
+from protofed.core.model import ImageShape
+from protofed.core.model import Model
+from protofed.core.model import Net
+from protofed.core.model import NetOutput
+from protofed.core.site import RoundContext
+from protofed.core.site import Site
+from protofed.core.site import TrainingBatch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
+from torch import nn
+from typing import ClassVar
+from typing import NamedTuple
+from typing import cast
+import torch
+import torch.nn.functional as F
 
-from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState
-from protofed.core.model import ImageShape, Model, Net
-from protofed.core.site import RoundContext, Site, TrainingBatch
-from protofed.ops.probabilistic import ProbabilisticNet, mean_log_probability
+LEAST_DEVIATION = 1e-6  # keeps logarithms and quotients finite
+
+
+class DiagonalNormal(NamedTuple):
+    """Independent normal distributions, one for each entry."""
+
+    mean: Tensor  # [B, D]
+    deviation: Tensor  # [B, D], not negative
+
+
+class ClassReferences(nn.Module):
+    """Where a client expects the features of each class, and the scale at which it compares."""
+
+    def __init__(self, classes: int, features: int):
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(classes, features))  # r_mu
+        self.spread = nn.Parameter(torch.ones(classes, features))  # r_sigma, before its softplus
+        self.scale = nn.Parameter(torch.ones(()))  # C
+
+    def forward(self, feature: DiagonalNormal, y: Tensor) -> Tensor:
+        """KL of each scaled feature to the reference of its class y [B]: [B]."""
+        scaled = DiagonalNormal(self.scale * feature.mean, self.scale.abs() * feature.deviation)
+        return gaussian_kl(scaled, DiagonalNormal(self.mean[y], F.softplus(self.spread[y])))
+
+
+class ProbabilisticNet(Net):
+    """Encoder -> a linear neck to mean and deviation of z -> head; beside it the references."""
+
+    def __init__(self, net: Net):
+        neck = nn.Linear(net.width, 2 * net.features)
+        super().__init__(net.encoder, neck, net.head, net.width)
+        self.references = ClassReferences(net.classes, net.features)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None, y: Tensor | None = None) -> NetOutput:
+        """The feature at `noise` deviations from its mean; with y, `more` is KL to references.
+
+        Noise [B, D] makes one draw an image; [S, 1, D] makes S, the same for every image, and
+        then features and scores are [S, B, D] and [S, B, C]. Without noise z is the mean.
+        """
+        mean, raw = self.neck(self.encoder(x)).chunk(2, dim=1)
+        feature = DiagonalNormal(mean, F.softplus(raw))
+        z = mean if noise is None else mean + feature.deviation * noise
+        return NetOutput(z, self.head(z), None if y is None else self.references(feature, y))
+
+
+def gaussian_kl(one: DiagonalNormal, other: DiagonalNormal) -> Tensor:
+    """KL(one || other) of each row, summed over dimensions: [B]."""
+    mine, yours = (n.deviation.clamp(min=LEAST_DEVIATION) for n in (one, other))
+    squares = (mine.square() + (one.mean - other.mean).square()) / (2 * yours.square())
+    return (yours.log() - mine.log() + squares - 0.5).sum(1)
+
+
+def mean_log_probability(logits: Tensor) -> Tensor:
+    """The log of the mean probability [B, C] over draws, from logits [S, B, C]."""
+    draws = torch.tensor(float(len(logits)))
+    return logits.log_softmax(-1).logsumexp(0) - draws.log()
+
 
 PRIVATE = ("references",)  # never leave the client
 

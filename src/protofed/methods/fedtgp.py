@@ -23,14 +23,14 @@ from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_mse
-from protofed.ops.prototypes import (
+from protofed.ops.prototype_collection import (
     Collect,
     PrototypeServer,
     nearest_prototype_scores,
     stack_client_prototypes,
     train_with_prototypes,
 )
-from protofed.ops.seedling import generate_vectors, init_generator, train_generator
+from protofed.ops.prototype_generator import generate_vectors, init_generator, train_generator
 
 
 @tree.node

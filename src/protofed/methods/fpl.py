@@ -22,9 +22,9 @@ from protofed.core.method import Ablations, Method, MethodInfo, Payload, average
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.ops.cluster import finch_clusters
+from protofed.ops.finch import finch_clusters
 from protofed.ops.losses import Reduction, prototype_contrastive, prototype_mse
-from protofed.ops.prototypes import (
+from protofed.ops.prototype_collection import (
     Collect,
     PrototypeServer,
     stack_client_prototypes,

@@ -1,30 +1,184 @@
-"""PGCT: prototype-guided cross-training on any base method (Liu et al., ICME 2023).
-
-Eq. 1-2 prototypes -> train; the exchange -> send; Eq. 3 L_PCL, Eq. 4-7 L_Aug, Eq. 8 sum -> loss.
-"""
+"""Several prototypes for one class: means of k-means clusters, or of random subsets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, cast
-
+from protofed.core.message import Message
+from protofed.core.method import Ablations
+from protofed.core.method import Method
+from protofed.core.method import MethodInfo
+from protofed.core.method import Need
+from protofed.core.method import Payload
+from protofed.core.model import ImageShape
+from protofed.core.model import Model
+from protofed.core.model import Net
+from protofed.core.prototypes import Prototypes
+from protofed.core.prototypes import class_means
+from protofed.core.prototypes import prototype_template
+from protofed.core.prototypes import stack_prototypes
+from protofed.core.site import ClientId
+from protofed.core.site import RoundContext
+from protofed.core.site import Site
+from protofed.core.site import TrainingBatch
+from protofed.core.training import Training
+from protofed.ops import model_exchange
+from protofed.ops.losses import prototype_contrastive
+from protofed.ops.prototype_collection import site_features
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
+from torch import nn
+from typing import Any
+from typing import ClassVar
+from typing import Literal
+from typing import cast
+import torch
+import torch.nn.functional as F
 
-from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload
-from protofed.core.model import ImageShape, Model, Net
-from protofed.core.prototypes import Prototypes
-from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.core.training import Training
-from protofed.ops import exchange, guide
-from protofed.ops.losses import prototype_contrastive
+MOST_STEPS = 100
+SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `resampled`, as in FedCSPC's code
+
+Draw = Callable[[int], torch.Generator]  # the random stream of a class
+
+
+def kmeans_labels(points: Tensor, k: int, draw: torch.Generator) -> Tensor:
+    """Cluster numbers [N] of points [N, D] by Lloyd's steps from k of the points, drawn at random.
+
+    Fewer than k points are one cluster. Ties go to the lower number, and a cluster that loses all
+    its points keeps its centre, so numbers may be missing.
+    """
+    if len(points) < k:
+        return torch.zeros(len(points), dtype=torch.int64)
+    exact = points.detach().double()
+    centres = exact[torch.randperm(len(exact), generator=draw)[:k]]
+    labels = _nearest(exact, centres)
+    for _ in range(MOST_STEPS):
+        means = class_means(exact, labels)
+        centres = centres.index_copy(0, means.labels, means.vectors)
+        moved = _nearest(exact, centres)
+        if torch.equal(moved, labels):
+            break
+        labels = moved
+    return labels
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    distances = torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.argmin(1)
+
+
+def kmeans_prototypes(features: Tensor, labels: Tensor, k: int, draw: Draw) -> Prototypes:
+    """The means of each class's k-means clusters, from features [N, D] and classes [N]."""
+
+    def rows(mine: Tensor, label: int) -> Prototypes:
+        return class_means(mine, kmeans_labels(mine, k, draw(label)))
+
+    return _by_class(features, labels, rows)
+
+
+def bootstrap_prototypes(features: Tensor, labels: Tensor, draw: Draw) -> Prototypes:
+    """The means of five random subsets of each class, 80 % of it with repetition each.
+
+    A class with fewer than five images has its mean alone.
+    """
+
+    def rows(mine: Tensor, label: int) -> Prototypes:
+        if len(mine) < LEAST:
+            return class_means(mine, torch.zeros(len(mine), dtype=torch.int64))
+        size = int(len(mine) * SHARE)
+        chosen = torch.randint(len(mine), (SUBSETS * size,), generator=draw(label))
+        return class_means(mine[chosen], torch.arange(SUBSETS).repeat_interleave(size))
+
+    return _by_class(features, labels, rows)
+
+
+def _by_class(
+    features: Tensor, labels: Tensor, rows: Callable[[Tensor, int], Prototypes]
+) -> Prototypes:
+    """The rows that each class's features give, under that class's label."""
+    tables = []
+    for label in labels.unique().tolist():
+        table = rows(features[labels == label], label)
+        tables.append(replace(table, labels=torch.full_like(table.labels, label)))
+    return stack_prototypes(tables)
+
+
+GUIDE = "prototypes"  # an extra: a base method may have a use for `protos`
+Mode = Literal["weighted", "uniform", "multi", "bootstrap"]
+Scope = Literal["own", "all"]
+
+
+def pgct_prototypes(
+    mode: Mode, clusters: int, site: Site, model: Model, step: RoundContext
+) -> Prototypes:
+    """A client's prototypes, by a look at all its images.
+
+    weighted: cluster means weighted by size, which is the class mean whatever the clusters;
+    uniform: the plain mean of the k-means clusters' means; multi: all of these means;
+    bootstrap: means of random subsets.
+    """
+    z, labels = site_features(site, model), site.train.labels
+    if mode == "weighted":
+        return class_means(z, labels)
+
+    def draw(label: int) -> torch.Generator:
+        return site.rng("prototypes", step.round, label)
+
+    if mode == "bootstrap":
+        return bootstrap_prototypes(z, labels, draw)
+    table = kmeans_prototypes(z, labels, clusters, draw)
+    if mode == "multi":
+        return table
+    examples = labels.unique(return_counts=True)[1]  # a site's policy asks for these, not clusters
+    return replace(table.uniform_mean(), counts=examples)
+
+
+def pgct_prototype_template(mode: Mode, clusters: int, site: Site) -> Prototypes:
+    """The shape of what `prototypes` makes where a client has every class and every cluster."""
+    each = {"multi": clusters, "bootstrap": SUBSETS}.get(mode, 1)
+    return prototype_template(site.classes, site.net.features, each)
+
+
+def repeat_class_rows(
+    y: Tensor, protos: Prototypes, classes: int, scope: Scope, number: int
+) -> Tensor:
+    """`number` copies of the mean row of each image's class [B], or of all rows: [B, N, D]."""
+    if scope == "all":
+        rows = protos.vectors.expand(len(y), -1, -1)
+    else:
+        centres, _ = protos.class_matrix(classes)
+        rows = centres[y][:, None]
+    return rows.repeat_interleave(number, 1)
+
+
+def add_noise(near: Tensor, eps: float, site: Site, batch: TrainingBatch) -> Tensor:
+    """Vectors with normal noise of size eps, drawn anew for every batch (Eq. 4)."""
+    draw = site.rng("augment", batch.context.round, batch.context.exchange, batch.number)
+    return near + eps * torch.randn(near.shape, generator=draw).to(near.device)
+
+
+def fuse_features(z: Tensor, near: Tensor) -> Tensor:
+    """Features [B, D] plus the mean of vectors [B, N, D] by weights softmax(z.vector): Eq. 5-6."""
+    weights = torch.einsum("bd,bnd->bn", z, near).softmax(1)
+    return z + torch.einsum("bn,bnd->bd", weights, near)
+
+
+def augmented_loss(model: Model, z: Tensor, y: Tensor, near: Tensor, protos: Prototypes) -> Tensor:
+    """Cross entropy of a model's head on features [B, D] fused with `near` [B, N, D], batch mean.
+
+    An image whose class has no prototype adds nothing but still counts in the mean.
+    """
+    known = torch.isin(y, protos.labels)
+    weight, bias = model.weights["head.weight"], model.weights["head.bias"]
+    logits = F.linear(fuse_features(z[known], near[known]), weight, bias)
+    return F.cross_entropy(logits, y[known], reduction="sum") / len(y)
 
 
 @dataclass(frozen=True)
-class PGCT(Method[exchange.WrappingServer, Any]):
+class PGCT(Method[model_exchange.WrappingServer, Any]):
     """Models trained on at another client, held to the prototypes of the one they come from."""
 
     info: ClassVar[MethodInfo] = MethodInfo(
@@ -42,7 +196,7 @@ class PGCT(Method[exchange.WrappingServer, Any]):
         "+Exg+PGRL": {"lam": 0.0},
     }
 
-    base: exchange.Base = Method()
+    base: model_exchange.Base = Method()
     alpha: float = Field(default=0.5, ge=0, description="alpha: weight of the contrast L_PCL")
     lam: float = Field(default=0.1, ge=0, description="lambda: weight of L_Aug")
     tau: float = Field(default=0.5, gt=0, description="tau: temperature of the contrast")
@@ -51,10 +205,10 @@ class PGCT(Method[exchange.WrappingServer, Any]):
     pfa_scope: guide.Scope = Field(default="own", description="copies of the own class, or of all")
     proto_mode: guide.Mode = Field(default="weighted", description="weighted: class means, Eq. 2")
     clusters: int = Field(default=3, ge=1, description="of each class, in uniform and multi")
-    phase_epochs: exchange.PhaseEpochs = "half"
+    phase_epochs: model_exchange.PhaseEpochs = "half"
 
     def epochs_per_round(self, training: Training) -> int:
-        return exchange.phase_total(training, self.phase_epochs)
+        return model_exchange.phase_total(training, self.phase_epochs)
 
     @property
     def exchanges(self) -> int:
@@ -75,40 +229,40 @@ class PGCT(Method[exchange.WrappingServer, Any]):
     def adapt(self, net: Net, image: ImageShape) -> Net:
         return self.base.adapt(net, image)
 
-    def init_server(self, site: Site) -> exchange.WrappingServer:
-        return exchange.wrap_state(self.base.init_server(site))
+    def init_server(self, site: Site) -> model_exchange.WrappingServer:
+        return model_exchange.wrap_state(self.base.init_server(site))
 
     def init_client(self, site: Site) -> Any:
         return self.base.init_client(site)
 
-    def publish(self, server: exchange.WrappingServer) -> Message:
-        return self.base.publish(exchange.unwrap_state(server))
+    def publish(self, server: model_exchange.WrappingServer) -> Message:
+        return self.base.publish(model_exchange.unwrap_state(server))
 
     def send(
         self,
         site: Site,
-        server: exchange.WrappingServer,
+        server: model_exchange.WrappingServer,
         to: Sequence[ClientId],
         step: RoundContext,
     ) -> dict[ClientId, Message]:
         if step.exchange == 0:
-            return self.base.send(site, exchange.unwrap_state(server), to, step)
-        return exchange.exchange_models(site, server.pending_replies, to, step, (guide.GUIDE,))
+            return self.base.send(site, model_exchange.unwrap_state(server), to, step)
+        return model_exchange.exchange_models(site, server.pending_replies, to, step, (guide.GUIDE,))
 
     def train(
         self, site: Site, inbox: Message, state: Any, step: RoundContext
     ) -> tuple[Message, Any]:
-        now = exchange.phase_site(site, step, self.phase_epochs)
+        now = model_exchange.phase_site(site, step, self.phase_epochs)
         if step.exchange == 1:
             return super().train(now, inbox, state, step)
         reply, state = self.base.train(now, inbox, state, step)
-        exchange.check_complete_model(site, reply.model)
+        model_exchange.check_complete_model(site, reply.model)
         protos = guide.pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, step)
         return replace(reply, extras={**reply.extras, guide.GUIDE: protos}), state
 
     def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
         table = guide.pgct_prototype_template(self.proto_mode, self.clusters, site)
-        return exchange.exchange_reply_schema(self.base, site, inbox, step, {guide.GUIDE: table})
+        return model_exchange.exchange_reply_schema(self.base, site, inbox, step, {guide.GUIDE: table})
 
     def loss(
         self, site: Site, inbox: Message, state: Any, model: Model, batch: TrainingBatch
@@ -131,17 +285,17 @@ class PGCT(Method[exchange.WrappingServer, Any]):
     def merge(
         self,
         site: Site,
-        server: exchange.WrappingServer,
+        server: model_exchange.WrappingServer,
         replies: Mapping[ClientId, Message],
         step: RoundContext,
-    ) -> exchange.WrappingServer:
+    ) -> model_exchange.WrappingServer:
         if step.exchange == 0:
             return replace(server, pending_replies=dict(replies))
         state, told = (
-            exchange.unwrap_state(server),
-            exchange.with_retrained_models(server.pending_replies, replies),
+            model_exchange.unwrap_state(server),
+            model_exchange.with_retrained_models(server.pending_replies, replies),
         )
-        return exchange.wrap_state(self.base.merge(site, state, told, step._replace(exchange=0)))
+        return model_exchange.wrap_state(self.base.merge(site, state, told, step._replace(exchange=0)))
 
     def predict(self, site: Site, inbox: Message, state: Any, x: Tensor) -> Tensor:
         return self.base.predict(site, inbox, state, x)

@@ -21,8 +21,8 @@ from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo, Payload, ServerState
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.ops import drift
-from protofed.ops.drift import VARIATE, Weights
+from protofed.ops import control_variates
+from protofed.ops.control_variates import VARIATE, Weights
 
 
 @tree.node
@@ -53,10 +53,10 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
 
     def init_server(self, site: Site) -> ScaffoldServer:
         model = site.initial_model()
-        return ScaffoldServer(model, drift.zero_weights(model))
+        return ScaffoldServer(model, control_variates.zero_weights(model))
 
     def init_client(self, site: Site) -> Weights:
-        return drift.zero_weights(site.initial_model())
+        return control_variates.zero_weights(site.initial_model())
 
     def send(
         self, site: Site, server: ScaffoldServer, to: Sequence[ClientId], step: RoundContext
@@ -66,18 +66,18 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
     def loss(
         self, site: Site, inbox: Message, state: Weights, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        correction = drift.add_weights(cast(Weights, inbox.extras[VARIATE]), state, -1)
+        correction = control_variates.add_weights(cast(Weights, inbox.extras[VARIATE]), state, -1)
         task = super().loss(site, inbox, state, model, batch)
-        return task + drift.inner_product(model.weights, correction)
+        return task + control_variates.inner_product(model.weights, correction)
 
     def train(
         self, site: Site, inbox: Message, state: Weights, step: RoundContext
     ) -> tuple[Message, Weights]:
         loss = partial(self.loss, site, inbox, state)
-        reply, steps = drift.local_fit(site, inbox.model, loss, step)
+        reply, steps = control_variates.local_fit(site, inbox.model, loss, step)
         shared = cast(Weights, inbox.extras[VARIATE])
-        new = drift.updated_variate(state, shared, inbox.model, reply.model, site.training, steps)
-        return replace(reply, extras={VARIATE: drift.add_weights(new, state, -1)}), new
+        new = control_variates.updated_variate(state, shared, inbox.model, reply.model, site.training, steps)
+        return replace(reply, extras={VARIATE: control_variates.add_weights(new, state, -1)}), new
 
     def merge(
         self,
@@ -86,11 +86,11 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
         replies: Mapping[ClientId, Message],
         step: RoundContext,
     ) -> ScaffoldServer:
-        mean = drift.unweighted_mean(replies)
+        mean = control_variates.unweighted_mean(replies)
         weights = tree.map(
             lambda x, y: torch.lerp(x, y, self.global_lr), server.model.weights, mean.weights
         )
-        change = drift.mean_variate_change(site, replies, sized=False)
+        change = control_variates.mean_variate_change(site, replies, sized=False)
         return ScaffoldServer(
-            Model(weights, mean.buffers), drift.add_weights(server.variate, change)
+            Model(weights, mean.buffers), control_variates.add_weights(server.variate, change)
         )

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from protofed.core.errors import ProtofedError
+from protofed.errors import ProtofedError
 from protofed.report.charts import number_text, svg_tag
-from protofed.report.runs import ReportRun
+from protofed.report.load_runs import ReportRun
 
 LEVELS = 8  # of colour
 MOST_NAMED = 20  # classes with names along the edges
@@ -64,8 +64,8 @@ def run_confusion(run: ReportRun) -> RunConfusion:
 
 
 def _answers(run: ReportRun) -> RunConfusion:
-    from protofed.experiment.environment import data_fingerprints
-    from protofed.experiment.opened import open_trained_run
+    from protofed.federation.environment import data_fingerprints
+    from protofed.experiment.trained_run import open_trained_run
 
     opened = open_trained_run(run.folder)
     if data_fingerprints(opened.federation.benchmark) != run.world.get("data"):

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from http.server import ThreadingHTTPServer
 from importlib import resources
-from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment
+from jinja2 import StrictUndefined
 from markupsafe import Markup
-
-from protofed.experiment.evaluate import DomainScores
-from protofed.report import tables, words
-from protofed.report.charts import (
-    COLOURS,
-    ChartLine,
-    CurvePoint,
-    chart_frame,
-    curve_chart,
-    legend_swatch,
-)
-from protofed.report.confusion import (
-    RunConfusion,
-    draw_confusion,
-    frequent_mistakes,
-    matrix_accuracy,
-)
-from protofed.report.runs import ReportRun
-from protofed.study.collect import check_comparable
-from protofed.study.formats import table_footnotes
-from protofed.study.table import ComparisonTable, Rule, compare_records
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.federation.evaluation import DomainScores
+from protofed.report import page_sections
+from protofed.report import page_sections
+from protofed.report.charts import COLOURS
+from protofed.report.charts import ChartLine
+from protofed.report.charts import CurvePoint
+from protofed.report.charts import chart_frame
+from protofed.report.charts import curve_chart
+from protofed.report.charts import legend_swatch
+from protofed.report.confusion import RunConfusion
+from protofed.report.confusion import draw_confusion
+from protofed.report.confusion import frequent_mistakes
+from protofed.report.confusion import matrix_accuracy
+from protofed.report.load_runs import ReportRun
+from protofed.analysis.finished_runs import check_comparable
+from protofed.analysis.comparison_table import table_footnotes
+from protofed.analysis.comparison_table import ComparisonTable
+from protofed.analysis.comparison_table import Rule
+from protofed.analysis.comparison_table import compare_records
+from typing import Any
+import base64
+import errno
+import hashlib
+import socketserver
+import statistics
+import threading
 
 FOLDER = resources.files("protofed.report")
 Groups = dict[str, list[ReportRun]]  # the seeds of each method, by label
@@ -85,27 +92,27 @@ def _content(
     slots = {label: place for place, label in enumerate(groups)}
     finished = {label: done for label, own in groups.items() if (done := _finished(own))}
     return {
-        "title": words.report_title(list(groups), runs[0].experiment.data.label),
-        "progress": words.progress_rows(runs),
+        "title": page_sections.report_title(list(groups), runs[0].experiment.data.label),
+        "progress": page_sections.progress_rows(runs),
         "count": len(runs),
-        "headline": words.report_headline(table) if table else "",
-        "tiles": words.headline_tiles(table) if table else [],
-        "results": tables.results_table(table) if table else None,
+        "headline": page_sections.report_headline(table) if table else "",
+        "tiles": page_sections.headline_tiles(table) if table else [],
+        "results": page_sections.results_table(table) if table else None,
         "footnotes": table_footnotes(table) if table else [],
         "legend": [(legend_swatch(slot), label) for label, slot in slots.items()],
         "charts": _charts(groups, slots),
-        "bars": tables.domain_bars(table, slots) if table else [],
+        "bars": page_sections.domain_bars(table, slots) if table else [],
         "personal": _personal(finished),
-        "opinions": tables.auxiliary_table(_finished(runs)) if table else None,
+        "opinions": page_sections.auxiliary_table(_finished(runs)) if table else None,
         "confusions": None if confusions is None else _confusions(finished, confusions),
-        "notices": words.report_notices(runs),
-        "holdings": tables.holdings_table(runs[0]),
+        "notices": page_sections.report_notices(runs),
+        "holdings": page_sections.holdings_table(runs[0]),
         **_cost(groups, slots),
-        "changed": words.changed_settings(groups),
-        "specs": words.full_specs(groups),
-        "world": words.environment_table(runs),
-        "provenance": words.provenance_table(runs),
-        "commands": words.repeat_commands(runs),
+        "changed": page_sections.changed_settings(groups),
+        "specs": page_sections.full_specs(groups),
+        "world": page_sections.environment_table(runs),
+        "provenance": page_sections.provenance_table(runs),
+        "commands": page_sections.repeat_commands(runs),
     }
 
 
@@ -113,21 +120,21 @@ def _finished(runs: Sequence[ReportRun]) -> list[ReportRun]:
     return [run for run in runs if run.record]
 
 
-def _personal(groups: Mapping[str, Sequence[ReportRun]]) -> list[tables.HtmlTable]:
-    made = [tables.client_table(label, own, n) for n, (label, own) in enumerate(groups.items())]
+def _personal(groups: Mapping[str, Sequence[ReportRun]]) -> list[page_sections.HtmlTable]:
+    made = [page_sections.client_table(label, own, n) for n, (label, own) in enumerate(groups.items())]
     return [table for table in made if table]
 
 
 def _cost(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str, int]) -> dict[str, Any]:
     """Bytes and seconds, of runs that have at least one round."""
     begun = {label: own for label, runs in groups.items() if (own := [r for r in runs if r.rounds])}
-    found = [tables.traffic_parts(own, way) for own in begun.values() for way in tables.UP_AND_DOWN]
+    found = [page_sections.traffic_parts(own, way) for own in begun.values() for way in page_sections.UP_AND_DOWN]
     names = dict.fromkeys(name for parts in found for name in parts)
     parts = {name: place % COLOURS for place, name in enumerate(names)}
     return {
-        "traffic": tables.traffic_table(begun, parts) if begun else None,
+        "traffic": page_sections.traffic_table(begun, parts) if begun else None,
         "parts": [(legend_swatch(slot, line=False), name) for name, slot in parts.items()],
-        "seconds": tables.seconds_table(begun, slots) if begun else None,
+        "seconds": page_sections.seconds_table(begun, slots) if begun else None,
     }
 
 
@@ -213,3 +220,115 @@ def _drawings(confusion: RunConfusion) -> list[tuple[str, str, Markup, list[str]
         )
         for matrix in confusion.matrices
     ]
+
+
+HOST = "127.0.0.1"  # never the network
+LOOK = 1.0  # seconds between two looks at the run folders
+TRIES = 50  # ports
+
+
+class ReportServer(ThreadingHTTPServer):
+    """Holds the newest page as bytes; a request never touches the disk."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, page: str):
+        super().__init__((HOST, port), ReportHandler)
+        self.page = page.encode()
+
+    def server_bind(self) -> None:
+        """Bind without asking the network for this machine's name, as the parent would."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.server_address[1]
+
+    def show(self, page: str) -> None:
+        """Serve another version from now on."""
+        self.page = page.encode()
+
+    @property
+    def address(self) -> str:
+        """Where to look."""
+        return f"http://{HOST}:{self.server_port}/"
+
+
+class ReportHandler(BaseHTTPRequestHandler):
+    """Answers a GET or HEAD of ``/`` and nothing else."""
+
+    server: ReportServer
+    server_version, sys_version = "protofed", ""
+    timeout = 10
+
+    def do_GET(self) -> None:
+        """The page."""
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        """The page's headers."""
+        self._answer(body=False)
+
+    def _answer(self, body: bool) -> None:
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            # a foreign page could reach us under a name of its own
+            return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+        if self.path.partition("?")[0] != "/":
+            return self.send_error(HTTPStatus.NOT_FOUND)
+        page = self.server.page
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(page)))
+        self.send_header("ETag", f'"{hashlib.sha256(page).hexdigest()[:16]}"')
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.end_headers()
+        if body:
+            self.wfile.write(page)
+        return None
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing: a page that asks every other second would fill the terminal."""
+
+
+def open_server(port: int, page: str) -> ReportServer:
+    """A server on this port, or on the next free one."""
+    for tried in range(port, min(port + TRIES, 65536)):
+        try:
+            return ReportServer(tried, page)
+        except OSError as fault:
+            if fault.errno != errno.EADDRINUSE:
+                raise ProtofedError(f"--port {tried}: {fault.strerror}; choose another") from fault
+    raise ProtofedError(f"--port {port}: this and the next ports are taken; choose another")
+
+
+def watch_report(
+    make: Callable[[], str],
+    stamp: Callable[[], object],
+    port: int,
+    say: Callable[[str], None],
+) -> None:
+    """Serve what `make` makes until Ctrl-C; make it again whenever `stamp` changes."""
+    seen = stamp()
+    server, pause = open_server(port, make()), threading.Event()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        say(f"report on {server.address} (Ctrl-C ends it)")
+        while True:
+            pause.wait(LOOK)
+            now = stamp()
+            if now != seen:
+                seen = now
+                _renew(server, make, say)
+    except KeyboardInterrupt:
+        say("stopped")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _renew(server: ReportServer, make: Callable[[], str], say: Callable[[str], None]) -> None:
+    """Show a new version; while a run folder is unreadable, the one before stays."""
+    try:
+        server.show(make())
+    except (ProtofedError, OSError) as fault:
+        say(f"the page stays as it was: {fault}")

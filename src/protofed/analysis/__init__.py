@@ -1,0 +1,1 @@
+"""From single runs to comparisons: grids of runs, paired statistics, tables."""

@@ -1,0 +1,347 @@
+"""Methods x domains over seeds, with the difference to a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import replace
+from protofed.errors import ProtofedError
+from protofed.errors import require_known_name
+from protofed.federation.evaluation import DomainScores
+from protofed.experiment.result import RunResult
+from protofed.experiment.result import mark_unseen
+from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.statistics import MeanRanks
+from protofed.analysis.statistics import PairedDifference
+from protofed.analysis.statistics import SeedSpread
+from protofed.analysis.statistics import fewest_pairs
+from protofed.analysis.statistics import holm_correction
+from protofed.analysis.statistics import mean_ranks
+from protofed.analysis.statistics import paired_difference
+from typing import Any
+from typing import Literal
+import csv
+import io
+import json
+
+Rule = Literal["last_five", "last"]
+SUMMARIES = ("mean", "worst", "spread")
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One method over its seeds, in per cent."""
+
+    label: str
+    seeds: tuple[int, ...]
+    digests: tuple[str, ...]
+    cells: dict[
+        str, SeedSpread | None
+    ]  # by domain, then mean, worst and spread; none: no test images
+    difference: (
+        PairedDifference | None
+    )  # of the means over domains to the baseline's; none for itself
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """A table, the rule by which its scores were taken, and what to know of it."""
+
+    domains: tuple[str, ...]
+    rows: tuple[MethodRow, ...]
+    baseline: str | None  # none where it has no finished run
+    rule: str
+    ranks: MeanRanks | None
+    notes: tuple[str, ...]
+    unseen: str | None = None  # the domain that nobody trained on
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Domains, then the summaries over them."""
+        return (*self.domains, *SUMMARIES)
+
+    def standing(self, column: str, label: str) -> Literal["best", "second", ""]:
+        """Whether a row is the best or second best of a column by what is printed; ties are."""
+        printed = {r.label: f"{cell.mean:.2f}" for r in self.rows if (cell := r.cells[column])}
+        order = sorted(set(printed.values()), key=float, reverse=column != "spread")
+        if len(order) < 2 or printed.get(label) not in order[:2]:
+            return ""
+        return "best" if printed[label] == order[0] else "second"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        rows = [
+            {
+                **asdict(row),
+                "cells": {n: cell and cell._asdict() for n, cell in row.cells.items()},
+                "difference": row.difference and row.difference._asdict(),
+            }
+            for row in self.rows
+        ]
+        found = self.ranks and self.ranks._asdict()
+        return {**asdict(self), "rows": rows, "ranks": found, "notes": list(self.notes)}
+
+
+def compare_records(
+    records: Sequence[RunRecord],
+    baseline: str | None = None,
+    rule: Rule = "last_five",
+    notes: Sequence[str] = (),
+    lost: bool = False,
+) -> ComparisonTable:
+    """The table of some records; the baseline is the first row if none is named.
+
+    If it is `lost`, as its runs have failed, there are no differences: no other row stands in.
+    """
+    labels = list(dict.fromkeys(record.label for record in records))
+    base = None if lost else require_known_name("baseline", baseline or labels[0], labels)
+    of = {label: {r.seed: r.result for r in records if r.label == label} for label in labels}
+    if sum(map(len, of.values())) < len(records):
+        raise ProtofedError("two runs of one row have the same seed: label them apart")
+    rows = [
+        _row(label, runs, of[base] if base and label != base else None, rule, len(of) - 1)
+        for label, runs in of.items()
+    ]
+    domains = tuple(records[0].result.last.domains)
+    return ComparisonTable(
+        domains=domains,
+        rows=tuple(_corrected(rows)),
+        baseline=base,
+        rule=_rule(records, rule),
+        ranks=_ranks(rows, domains),
+        notes=tuple(notes),
+        unseen=records[0].experiment.leave_out,
+    )
+
+
+def _row(
+    label: str,
+    runs: Mapping[int, RunResult],
+    base: Mapping[int, RunResult] | None,
+    rule: Rule,
+    tests: int,
+) -> MethodRow:
+    """A row from a method's runs by seed, and from the baseline's if it is another one."""
+    scores = {seed: _scores(run, rule) for seed, run in sorted(runs.items())}
+    domains = next(iter(scores.values())).domains
+    values = {name: [s.domains[name] for s in scores.values()] for name in domains}
+    values |= {name: [getattr(s, name) for s in scores.values()] for name in SUMMARIES}
+    means = [(s.mean, _mean(base, seed, rule)) for seed, s in scores.items()]
+    pairs = [(ours, theirs) for ours, theirs in means if ours is not None and theirs is not None]
+    return MethodRow(
+        label=label,
+        seeds=tuple(scores),
+        digests=tuple(runs[seed].digest[:12] for seed in scores),
+        cells={name: _spread(column) for name, column in values.items()},
+        difference=paired_difference([a for a, _ in pairs], [b for _, b in pairs], tests)
+        if pairs
+        else None,
+    )
+
+
+def _mean(runs: Mapping[int, RunResult] | None, seed: int, rule: Rule) -> float | None:
+    """The mean over domains of the run with a seed, if there is one."""
+    return _scores(runs[seed], rule).mean if runs and seed in runs else None
+
+
+def _rule(records: Sequence[RunRecord], rule: Rule) -> str:
+    """The rule in words; rows that took their scores by different ones are refused."""
+    found = {record.result.rules[rule]: record.label for record in records}
+    if len(found) > 1:
+        told = "; ".join(f"{label}: {words}" for words, label in found.items())
+        way = "use --score last" if rule == "last_five" else "repeat those that lack a site's score"
+        raise ProtofedError(f"scores taken by different rules ({told})\n{way}")
+    return next(iter(found))
+
+
+def _scores(run: RunResult, rule: Rule) -> DomainScores:
+    return run.last_five if rule == "last_five" else run.last
+
+
+def _spread(values: Sequence[float | None]) -> SeedSpread | None:
+    known = [value for value in values if value is not None]
+    return SeedSpread.of(known) if known else None
+
+
+def _corrected(rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """The rows with p-values that count how many methods were tested against the baseline."""
+    ps = holm_correction([row.difference.p if row.difference else None for row in rows])
+    return [
+        replace(row, difference=row.difference._replace(p=p)) if row.difference else row
+        for row, p in zip(rows, ps, strict=True)
+    ]
+
+
+def _ranks(rows: Sequence[MethodRow], domains: Sequence[str]) -> MeanRanks | None:
+    """Mean ranks over the domains where every method has a score."""
+    common = [name for name in domains if all(row.cells[name] for row in rows)]
+    if len(rows) < 2 or not common or len({row.seeds for row in rows}) > 1:
+        return None  # with other seeds, another mean
+    cells = {row.label: [row.cells[name] for name in common] for row in rows}
+    return mean_ranks(
+        {label: [cell.mean for cell in line if cell] for label, line in cells.items()}
+    )
+
+
+Format = Literal["table", "markdown", "latex", "csv", "json"]
+TEX = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+}
+HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
+
+
+def format_spread(value: SeedSpread | None) -> str:
+    """``61.15`` for one seed, ``61.15 ± 0.42`` for several."""
+    if value is None:
+        return "-"
+    return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
+
+
+def format_difference(value: PairedDifference | None) -> str:
+    """``+1.20 [+0.30, +2.10]``: the difference and its 95 % interval."""
+    if value is None:
+        return ""
+    if value.low is None or value.high is None:
+        return f"{value.mean:+.2f}"
+    return f"{value.mean:+.2f} [{value.low:+.2f}, {value.high:+.2f}]"
+
+
+def format_p_value(value: PairedDifference | None) -> str:
+    """The p-value, or why there is none."""
+    if value is None:
+        return ""
+    return "too few seeds to test" if value.p is None else f"p = {value.p:.3f}"
+
+
+def table_header(table: ComparisonTable) -> list[str]:
+    """The heads of the columns."""
+    columns = [HEADS.get(name, mark_unseen(name, table.unseen)) for name in table.columns]
+    return ["method", *columns, *([f"to {table.baseline}", "test"] if table.baseline else [])]
+
+
+def table_row(table: ComparisonTable, row: MethodRow) -> list[str]:
+    """A row as text."""
+    cells = [format_spread(row.cells[name]) for name in table.columns]
+    compared = (
+        [format_difference(row.difference), format_p_value(row.difference)]
+        if table.baseline
+        else []
+    )
+    return [row.label, *cells, *compared]
+
+
+def table_footnotes(table: ComparisonTable) -> list[str]:
+    """What must stand under the table."""
+    seeds = sorted({seed for row in table.rows for seed in row.seeds})
+    count = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
+    several = len(seeds) > 1
+    deviation = ", ± standard deviation over seeds" if several else ""
+    notes = [f"accuracy in %, {table.rule}; {count}{deviation}"]
+    if len(table.rows) > 1 and several and table.baseline:
+        notes.append(
+            f"to {table.baseline}: paired by seed, 95 % interval (Student's t); test: Wilcoxon "
+            f"signed rank, Holm-corrected, from {fewest_pairs(len(table.rows) - 1)} seeds on"
+        )
+    if table.ranks and table.ranks.critical is not None:
+        mean = ", ".join(f"{label} {rank:.2f}" for label, rank in table.ranks.means.items())
+        notes.append(
+            f"mean rank over domains: {mean}; they differ at 5 % if further apart than "
+            f"{table.ranks.critical:.2f} (Nemenyi; Friedman p = {table.ranks.p:.3f})"
+        )
+    runs = "; ".join(f"{row.label} {' '.join(row.digests)}" for row in table.rows)
+    return [*notes, *table.notes, f"runs: {runs}"]
+
+
+def table_markdown(table: ComparisonTable) -> str:
+    """A Markdown table; best in bold, second in italics."""
+    head = table_header(table)
+    rows = [
+        [_marked(table, row, place, text) for place, text in enumerate(table_row(table, row))]
+        for row in table.rows
+    ]
+    body = [head, ["---"] * len(head), *rows]
+    text = "\n".join(f"| {' | '.join(_safe(part, '|') for part in parts)} |" for parts in body)
+    return text + "\n\n" + "\n".join(f"- {note}" for note in table_footnotes(table)) + "\n"
+
+
+def table_latex(table: ComparisonTable) -> str:
+    """A booktabs table; best in bold, second underlined."""
+    rows, width = [], 1 + len(table.columns) + bool(table.baseline)  # without the test
+    for row in table.rows:
+        cells = [escape_latex(text) for text in table_row(table, row)[:width]]
+        for place, name in enumerate(table.columns, start=1):
+            standing = table.standing(name, row.label)
+            if standing:
+                command = "textbf" if standing == "best" else "underline"
+                cells[place] = f"\\{command}{{{cells[place]}}}"
+        rows.append(" & ".join(cells) + r" \\")
+    heads = " & ".join(escape_latex(text) for text in table_header(table)[:width]) + r" \\"
+    notes = "\n".join(f"% {note}" for note in table_footnotes(table))
+    columns = "l" + "c" * (width - 1)
+    body = "\n".join(rows)
+    return (
+        f"{notes}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{heads}\n\\midrule\n"
+        f"{body}\n\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def table_csv(table: ComparisonTable) -> str:
+    """One line a method and column: method, column, mean, std, seeds; for other programs."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["method", "column", "mean", "std", "seeds", "rule"])
+    for row in table.rows:
+        for name in table.columns:
+            value = row.cells[name]
+            numbers = [value.mean, "" if value.std is None else value.std] if value else ["", ""]
+            writer.writerow([row.label, name, *numbers, len(row.seeds), table.rule])
+    return out.getvalue()
+
+
+def table_json(table: ComparisonTable) -> str:
+    """All there is, as JSON."""
+    return json.dumps(table.to_dict(), indent=2, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[ComparisonTable], str]] = {
+    "markdown": table_markdown,
+    "latex": table_latex,
+    "csv": table_csv,
+    "json": table_json,
+}
+
+
+def _marked(table: ComparisonTable, row: MethodRow, place: int, text: str) -> str:
+    """A cell of a Markdown table, marked if it is one of the best two."""
+    if not 1 <= place <= len(table.columns):
+        return text
+    standing = table.standing(table.columns[place - 1], row.label)
+    mark = {"best": "**", "second": "*", "": ""}[standing]
+    return f"{mark}{text}{mark}"
+
+
+def _safe(text: str, mark: str) -> str:
+    return text.replace(mark, f"\\{mark}")
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(TEX.get(c, c) for c in text)
+
+
+def table_terminal(
+    table: ComparisonTable,
+) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:
+    """Head, rows and footnotes for the terminal."""
+    return (
+        table_header(table),
+        [table_row(table, row) for row in table.rows],
+        table_footnotes(table),
+    )

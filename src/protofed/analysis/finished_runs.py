@@ -1,0 +1,102 @@
+"""Finished runs read back for a table, with a check that they may stand in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from protofed.runtime.atomic_io import file_sha256
+from protofed.errors import ProtofedError
+from protofed.experiment import run_records
+from protofed.spec.spec_parser import load_spec
+from protofed.experiment.run_records import World
+from protofed.experiment.result import RunResult, read_result
+from protofed.experiment.run_folder import RunDir
+from protofed.spec.experiment_spec import Experiment
+
+APART = ("method", "seed", "public")  # what the runs of one table may differ in
+
+
+class RunRecord(NamedTuple):
+    """One finished run: its row, its seed, its spec and what it reached."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    result: RunResult
+    world: World  # data, versions
+    partition: str  # SHA-256 of who holds what
+
+
+def read_record(folder: Path, label: str | None = None) -> RunRecord:
+    """A run folder as a record; a folder whose files do not belong together is refused."""
+    place = RunDir(folder)
+    if not place.done.exists():
+        raise ProtofedError(f"{folder} holds no finished run\nrun it to its end first")
+    experiment = load_spec(folder)
+    return RunRecord(
+        label=label or experiment.method.info.label,
+        seed=experiment.seed,
+        experiment=experiment,
+        result=read_result(place),
+        world=run_records.read_record_file(run_records.WORLD, folder / "env.json"),
+        partition=file_sha256(folder / "partition.json"),
+    )
+
+
+def check_comparable(records: Sequence[RunRecord], free: Iterable[str] = APART) -> list[str]:
+    """Refuse runs that differ in more than the method; what else a reader must know, as lines."""
+    if not run_records:
+        raise ProtofedError("no runs to compare")
+    first, apart = run_records[0], set(free)
+    for record in run_records[1:]:
+        _same_spec(first, record, apart)
+        if record.world.get("data") != first.world.get("data"):
+            raise ProtofedError(f"{_two(first, record)} were made with different images")
+    _same_partitions(run_records)
+    return [*_missing(run_records), *_versions(run_records)]
+
+
+def _two(one: RunRecord, other: RunRecord) -> str:
+    return f"{one.result.folder} and {other.result.folder}"
+
+
+def _same_spec(one: RunRecord, other: RunRecord, apart: set[str]) -> None:
+    mine, theirs = one.experiment.to_dict(), other.experiment.to_dict()
+    wrong = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+    wrong = [name for name in wrong if name not in apart]
+    if wrong:
+        raise ProtofedError(
+            f"{_two(one, other)} cannot stand in one table: they differ in {', '.join(wrong)}"
+        )
+
+
+def _same_partitions(records: Sequence[RunRecord]) -> None:
+    """Runs with the same seed must have the same images at the same clients."""
+    seen: dict[int, RunRecord] = {}
+    for record in run_records:
+        twin = seen.setdefault(record.seed, record)
+        if twin.partition != record.partition:
+            raise ProtofedError(
+                f"{_two(twin, record)} have the same seed but other images at their clients\n"
+                f"repeat the one whose partition.json is wrong with --again"
+            )
+
+
+def _missing(records: Sequence[RunRecord]) -> list[str]:
+    every = sorted({record.seed for record in run_records})
+    lines = []
+    for label in dict.fromkeys(record.label for record in run_records):
+        lacks = sorted(set(every) - {r.seed for r in run_records if r.label == label})
+        if lacks:
+            seeds = ", ".join(map(str, lacks))
+            lines.append(f"{label} lacks seed {seeds}: differences use the seeds that both have")
+    return lines
+
+
+def _versions(records: Sequence[RunRecord]) -> list[str]:
+    found = sorted({str(record.world.get("torch")) for record in run_records})
+    return [f"runs were made with different versions of torch: {', '.join(found)}"][
+        : len(found) > 1
+    ]

@@ -1,0 +1,101 @@
+"""What is compared: named variants of one experiment, each run with the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from protofed.errors import ProtofedError
+from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, parse_method, set_field
+from protofed.experiment.runner import default_folder
+from protofed.spec.experiment_spec import Experiment
+
+FULL = "full"  # the method as it is, among its ablations
+
+
+class GridVariant(NamedTuple):
+    """One row of a table: its label, and the experiment behind it as plain data."""
+
+    label: str
+    raw: Raw
+
+
+class GridCell(NamedTuple):
+    """One run of the grid."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    folder: Path
+
+
+def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
+    """Variants from words such as ``fpl`` and ``fpl:tau=0.05,upcr=0``."""
+    variants = []
+    for word in words:
+        name, _, settings = word.partition(":")
+        own = choose_named(raw, "method", name)
+        for setting in filter(None, settings.split(",")):
+            own = set_field(own, f"method.{setting}")
+        label = parse_method(own["method"]).info.label
+        variants.append(GridVariant(f"{label} ({settings})" if settings else label, own))
+    return _distinct(variants)
+
+
+def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
+    """A method as it is, and without each of the parts that its paper takes away."""
+    whole = choose_named(raw, "method", name)
+    method = parse_method(whole["method"])
+    if not method.ablations:
+        raise ProtofedError(f"{name} declares no ablations\nuse compare, as {name}:field=value")
+    table = dict(whole["method"])
+    return [
+        *(
+            GridVariant(label, {**whole, "method": {**table, **fields}})
+            for label, fields in method.ablations.items()
+        ),
+        GridVariant(f"{method.info.label} ({FULL})", whole),
+    ]
+
+
+def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]:
+    """All combinations of ``section.field=a,b,c`` axes."""
+    choices: list[list[tuple[str, str]]] = []
+    for axis in axes:
+        field, equals, values = axis.partition("=")
+        if not equals or not values:
+            raise ProtofedError(f"--grid {axis}: write section.field=value,value,...")
+        if field.split(".")[0] in ("seed", "partition", "data", "validation"):
+            raise ProtofedError(
+                f"--grid {field}: rows of a table train and are scored on the same images"
+                f"\nuse one run each (protofed run), and protofed plot sensitivity"
+            )
+        choices.append([(field, value) for value in values.split(",")])
+    variants = []
+    for settings in product(*choices):
+        own = choose_named(raw, "method", name)
+        for field, value in settings:
+            own = set_field(own, f"{field}={value}")
+        words = ", ".join(f"{field.removeprefix('method.')}={value}" for field, value in settings)
+        variants.append(GridVariant(words or name, own))
+    return _distinct(variants)
+
+
+def grid_cells(variants: Sequence[GridVariant], seeds: Sequence[int], runs: Path) -> list[GridCell]:
+    """Every variant with every seed; all specs are checked before anything runs."""
+    made = []
+    for label, raw in variants:
+        for seed in seeds:
+            experiment = parse_experiment({**raw, "seed": seed})
+            made.append(GridCell(label, seed, experiment, runs / default_folder(experiment).name))
+    return made
+
+
+def _distinct(variants: list[GridVariant]) -> list[GridVariant]:
+    labels = [variant.label for variant in variants]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ProtofedError(f"named more than once: {', '.join(twice)}")
+    return variants

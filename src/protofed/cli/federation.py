@@ -1,0 +1,240 @@
+"""``protofed keys``: a certificate for the server, and a key for each site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.errors import printable_text
+from typing import Annotated
+from typing import NoReturn
+from typing import TYPE_CHECKING
+import json
+import typer
+
+if TYPE_CHECKING:
+    from protofed.cli.output import RunWatcher
+    from protofed.deploy.coordinator import SubmittedJob
+    from protofed.deploy.keys import MadeKeys
+    from protofed.deploy.preflight import JoiningSite
+    from protofed.experiment.run_folder import RunDir
+    from protofed.experiment.runner import RunProgress
+    from protofed.spec.experiment_spec import Experiment
+
+def keys_command(
+    folder: Annotated[Path, typer.Argument(help="Where the keys are kept.", show_default=False)],
+    server: Annotated[
+        str, typer.Option(metavar="HOST[:PORT]", help="Where sites will reach the server.")
+    ],
+    sites: Annotated[
+        list[str], typer.Option(metavar="NAME ...", help="Who takes part; known ones are kept.")
+    ],
+    days: Annotated[
+        int, typer.Option(min=1, max=3650, help="How long the server's certificate holds.")
+    ] = 365,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Make the keys of a federation across machines; add sites to it later.
+
+    No file that is there is ever overwritten. What is private can be read by its owner alone.
+    """
+    from protofed.deploy.keys import make_keys
+
+    made = make_keys(folder, server, sites, days)
+    if as_json:
+        told = {"folder": str(made.folder), "server": str(made.server), "new": made.new}
+        more = {"kept": made.kept, "new_certificate": made.certificate}
+        typer.echo(json.dumps({**told, **more, "commands": _commands(made)}, indent=2))
+        return
+    for name in made.new:
+        typer.echo(f"{name}: new key in {made.folder / name}: hand this folder to the site alone")
+    for name in made.kept:
+        typer.echo(f"{name}: keeps its key")
+    if made.certificate:
+        typer.echo(f"{made.server.host}: new certificate for {days} days in {made.folder}/server")
+    typer.echo(f"keep {made.folder / 'ca'} to yourself: who has it can pass for the server")
+    typer.echo("\nwhat to type:")
+    for where, command in _commands(made).items():
+        typer.echo(f"  {where:<{max(map(len, _commands(made)))}}  {command}")
+
+
+def _commands(made: MadeKeys) -> dict[str, str]:
+    """By place, the command to type there."""
+    joins = {
+        f"at {name}": f"protofed join {made.server} --name {name} --keys {made.folder / name} "
+        f"--data IMAGES"
+        for name in (*made.new, *made.kept)
+    }
+    return {
+        "at the server": f"protofed serve --keys {made.folder} --port {made.server.port}",
+        **joins,
+        "then, at the server": "protofed submit SPEC.toml",
+    }
+
+
+def run_join_check(site: JoiningSite, as_json: bool = False) -> NoReturn:
+    """Print what was found, a line each; the exit code is 1 if anything failed."""
+    from protofed.deploy.preflight import format_check_lines, run_preflight
+
+    lines = run_preflight(site)
+    found = [{**line._asdict(), "fix": "" if line.ok else line.fix} for line in lines]
+    typer.echo(json.dumps(found, indent=2) if as_json else format_check_lines(lines))
+    raise typer.Exit(1 if any(line.ok is False for line in lines) else 0)
+
+
+Home = Annotated[
+    Path | None, typer.Option(help="Folder for its files; default: below ~/.protofed.")
+]
+LOCAL = "127.0.0.1"
+
+
+def serve_command(
+    keys: Annotated[Path | None, typer.Option(help="Folder of keys, see `protofed keys`.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The one public port.")] = 8443,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No keys, no TLS: for trials on this machine alone.")
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Serve a federation: sites join here, and runs are submitted on this machine."""
+    _needs_flower()
+    from protofed.deploy.serve import serve_federation as stand
+    from protofed.deploy.serve import state_folder
+
+    if insecure == bool(keys):
+        raise typer.BadParameter("give --keys, or --insecure for a trial on this machine alone")
+    if insecure:
+        typer.echo("warning: --insecure: anybody on this machine can join and start runs", err=True)
+        typer.echo("it listens on 127.0.0.1 only; give --keys for other machines", err=True)
+        host = LOCAL
+    stand(_full(home) or state_folder("server"), (host, port), _full(keys))
+
+
+def join_command(
+    server: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
+    name: Annotated[str, typer.Option(help="Name of this site.")],
+    data: Annotated[Path, typer.Option(help="Folder of this site's images: class/image.")],
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of this site's keys, from the coordinator.")
+    ] = None,
+    policy: Annotated[Path | None, typer.Option(help="TOML file: what may leave.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at everything that is needed, and join nothing.")
+    ] = False,
+    home: Home = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --check: print what was found as JSON.")
+    ] = False,
+) -> None:
+    """Take part in a federation with the images of this site, which never leave it."""
+    _needs_flower()
+    from protofed.cli.federation import run_join_check
+    from protofed.deploy.join import join_federation as take_part
+    from protofed.deploy.preflight import JoiningSite
+    from protofed.deploy.serve import state_folder
+
+    if as_json and not check:
+        raise typer.BadParameter("--json goes with --check alone: joining prints lines")
+    place = _full(home) or state_folder(f"site-{name}")
+    site = JoiningSite(server, name, data.expanduser().resolve(), place, _full(keys), _full(policy))
+    if check:
+        run_join_check(site, as_json)
+    take_part(site)
+
+
+def submit_command(
+    spec: Annotated[Path, typer.Argument(help="TOML file with the experiment, without images.")],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.field=value, e.g. training.epochs=1; repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default as for `run`.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was interrupted.")
+    ] = False,
+    sites: Annotated[
+        str, typer.Option(help="Who takes part: a,b,c, or a number; default: all with a key.")
+    ] = "",
+    deadline: Annotated[
+        float, typer.Option(min=1, help="Seconds that a site has for one exchange.")
+    ] = 600.0,
+    wait: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait until the sites are there.")
+    ] = 120.0,
+    home: Home = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train with the sites that have joined; on the machine that serves."""
+    _needs_flower()
+    from protofed.cli.run import raw_spec, show_result
+    from protofed.deploy.coordinator import SubmittedJob
+    from protofed.experiment.result import read_result
+    from protofed.experiment.remote_experiment import remote_experiment
+
+    raw, _ = raw_spec(spec, assignments or [], {})
+    remote_experiment(raw)  # so that a fault is told before anybody is asked
+    names, count = ((), int(sites)) if sites.isdecimal() else (_listed(sites), 0)
+    here, told = str(Path.cwd()), str(out or "")
+    job = SubmittedJob(raw, here, told, names, count, deadline, wait, resume)
+    show_result(read_result(_played(job, home)), as_json)
+
+
+def _played(job: SubmittedJob, home: Path | None) -> RunDir:
+    """The folder of a job's run, once that is finished, or at once if it was before."""
+    from protofed.deploy.serve import state_folder
+    from protofed.deploy.coordinator import finished_run
+    from protofed.deploy.coordinator import submit_job as play
+
+    if folder := finished_run(job):
+        typer.echo(f"already finished, read from {folder.path}", err=True)
+        return folder
+    follower = JobFollower()
+    try:
+        return play(job, _full(home) or state_folder("server"), follower)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command with --resume goes on", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        follower.end()
+
+
+class JobFollower:
+    """Shows how a submitted run goes, as `run` shows its own progress."""
+
+    def __init__(self) -> None:
+        self.watcher: RunWatcher | None = None
+
+    def waiting(self, words: str) -> None:
+        """Who or what is waited for."""
+        typer.echo(printable_text(words), err=True)
+
+    def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
+        """What the run is, where it goes, and how many rounds are behind it."""
+        from protofed.cli.output import RunWatcher
+
+        self.watcher = RunWatcher(experiment, folder, finished).__enter__()
+
+    def watch(self, progress: RunProgress) -> None:
+        """How far the run is."""
+        if self.watcher:
+            self.watcher(progress)
+
+    def end(self) -> None:
+        """Leave the terminal as it was."""
+        if self.watcher:
+            self.watcher.__exit__(None, None, None)
+
+
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _full(path: Path | None) -> Path | None:
+    return path.expanduser().resolve() if path else None
+
+
+def _needs_flower() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise ProtofedError("this needs Flower: pip install 'protofed[flower]'")

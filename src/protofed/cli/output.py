@@ -1,0 +1,233 @@
+"""Standard streams that somebody may close while we write: a tool then ends, a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from protofed.errors import printable_text
+from protofed.experiment.result import RunResult
+from protofed.experiment.runner import RunProgress
+from protofed.spec.experiment_spec import Experiment
+from protofed.analysis.parallel_runs import GridProgress as Grid
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn
+from rich.progress import MofNCompleteColumn
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn
+from rich.table import Table
+from rich.text import Text
+from types import TracebackType
+from typing import Self
+from typing import TextIO
+import io
+import math
+import os
+import sys
+import typer
+
+UNREAD = 141  # 128 + SIGPIPE: how a shell tells of a program whose reader has gone
+
+
+class QuietStream(io.FileIO):
+    """A stream's file; once nobody reads it, what is still written to it goes nowhere."""
+
+    def __init__(self, handle: int, needed: bool):
+        super().__init__(handle, "wb", closefd=False)
+        self.needed = needed  # whether to go on without a reader makes no sense
+
+    def write(self, content: object) -> int:
+        """All that the system takes; a stream that is not needed takes anything."""
+        try:
+            return super().write(content)  # type: ignore[arg-type]
+        except OSError as fault:
+            self._close()
+            if not self.needed:
+                return memoryview(content).nbytes  # type: ignore[arg-type]
+            if isinstance(fault, BrokenPipeError):
+                raise SystemExit(UNREAD) from None
+            raise
+
+    def _close(self) -> None:
+        """Lead the stream nowhere, so that Python has nothing to complain of at its end."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+def guard_streams() -> None:
+    """Let results need a reader, and progress none: work is not lost because nobody looks."""
+    sys.stdout = _guarded(sys.stdout, sys.__stdout__, needed=True)
+    sys.stderr = _guarded(sys.stderr, sys.__stderr__, needed=False)
+
+
+def _guarded(stream: TextIO | None, own: TextIO | None, needed: bool) -> TextIO:
+    if stream is None:  # closed from the start
+        return open(os.devnull, "w", encoding="utf-8")
+    if stream is not own or not isinstance(stream, io.TextIOWrapper):
+        return stream  # somebody else's, as in tests
+    return io.TextIOWrapper(
+        io.BufferedWriter(QuietStream(stream.fileno(), needed)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+STEPS = 100  # lines at most on a terminal, which rewrites them; a tenth of that elsewhere
+
+
+def show_count_progress(what: str, done: int, total: int) -> None:
+    """A line that counts up, every per cent on a terminal and every tenth in a file."""
+    live = sys.stderr.isatty()
+    steps = STEPS if live else STEPS // 10
+    if done < total and done * steps // total == (done - 1) * steps // total:
+        return
+    line = f"{what}: {done:,} of {total:,}"
+    if live:
+        sys.stderr.write(f"\r{line}" + ("\n" if done == total else ""))
+        sys.stderr.flush()
+    elif total >= 1000 or done == total:  # a few are done before anyone can read of them
+        sys.stderr.write(f"{line}\n")
+
+
+class ProgressFollower:
+    """A bar of rounds on stderr, and lines beside it; no bar where stderr is no terminal."""
+
+    def __init__(self, before: str, after: str):
+        self.console = Console(stderr=True)
+        self.bar = Bar(
+            TextColumn(before),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn(after),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+
+    def say(self, line: str) -> None:
+        """One line beside the progress."""
+        self.console.print(printable_text(line), highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+
+class RunWatcher(ProgressFollower):
+    """Follows a run: a bar with round, accuracy and time left, or a line for every round."""
+
+    def __init__(self, experiment: Experiment, folder: Path, finished: int = 0):
+        super().__init__("round", "{task.fields[mean]}  {task.fields[left]}")
+        rounds, method = experiment.rounds, experiment.method.info.label
+        self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
+        after = f", going on after round {finished}" if finished else ""
+        nets = " and ".join(dict.fromkeys(experiment.nets))
+        self.say(f"{method} on {experiment.data.label} with {nets} -> {folder}{after}")
+
+    def __call__(self, progress: RunProgress) -> None:
+        for notice in progress.notices:
+            self.say(f"note: {notice}")
+        if math.isnan(progress.seconds_left):
+            return  # nothing is trained yet
+        lacks = f" without {', '.join(progress.missing)}" if progress.missing else ""
+        mean = f"mean accuracy {format_percent(progress.mean)} %{lacks}"
+        left = f"{format_clock(progress.seconds_left)} left"
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=progress.round, mean=mean, left=left)
+        else:
+            self.say(f"round {progress.round}/{progress.rounds}  {mean}  {left}")
+
+
+class GridWatcher(ProgressFollower):
+    """Follows many runs: one bar for all with the time left, and a line for each that ends."""
+
+    def __init__(self) -> None:
+        super().__init__("runs {task.fields[runs]}  rounds", "{task.fields[left]}")
+        self.task = self.bar.add_task("", total=None, runs="", left="")
+
+    def __call__(self, now: Grid) -> None:
+        left = "" if now.seconds_left is None else f"{format_clock(now.seconds_left)} left"
+        runs = f"{now.runs}/{now.of_runs}"
+        self.bar.update(self.task, total=now.of_rounds, completed=now.rounds, runs=runs, left=left)
+        if now.news:
+            self.say(f"[{runs}] {now.news}  {left}".rstrip())
+
+
+def format_clock(seconds: float) -> str:
+    """A duration for people: ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def print_result(result: RunResult) -> None:
+    """The table of domains, the rules behind its columns, and where everything lies."""
+    columns = {result.rules["last"]: result.last, result.rules["last_five"]: result.last_five}
+    columns |= {f"{name}, last round": scores for name, scores in result.opinions.items()}
+    if result.own is not None:
+        columns["own domain only, last round"] = result.own
+    rows = [
+        [
+            result.named(domain),
+            *(format_percent(scores.domains[domain]) for scores in columns.values()),
+        ]
+        for domain in result.last.domains
+    ]
+    rows += [
+        [name, *(format_percent(getattr(scores, name)) for scores in columns.values())]
+        for name in ("mean", "worst", "spread")
+    ]
+    print_table(["accuracy %", *columns], rows, line_before=len(result.last.domains))
+    if result.clients is not None:
+        typer.echo()
+        domains = list(result.last.domains)
+        print_table(
+            ["client's own model on", *map(result.named, domains)],
+            [[c, *(format_percent(row[d]) for d in domains)] for c, row in result.clients.items()],
+        )
+    typer.echo()
+    for notice in result.notices:
+        echo_line(f"note: {notice}")
+    took = format_clock(result.seconds)
+    echo_line(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
+
+
+def echo_line(line: str) -> None:
+    """One line on stdout; names in it may come from anywhere, and none may steer a terminal."""
+    typer.echo(printable_text(line))
+
+
+def format_percent(score: float | None) -> str:
+    """Two decimals, or a dash where there is no score."""
+    return "-" if score is None else f"{score:.2f}"
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], line_before: int | None = None
+) -> None:
+    """A table on stdout: first column to the left, numbers to the right."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for place, column in enumerate(columns):
+        right = place > 0 and all(_number(row[place]) for row in rows)
+        table.add_column(Text(printable_text(column)), justify="right" if right else "left")
+    for number, row in enumerate(rows):
+        cells = (
+            Text(printable_text(cell)) for cell in row
+        )  # no markup: [names] may stand in labels
+        table.add_row(*cells, end_section=number + 1 == line_before)
+    width = None if sys.stdout.isatty() else 200  # a pipe has no width to fit into
+    Console(width=width).print(table)
+
+
+def _number(cell: str) -> bool:
+    return cell in ("-", "") or cell.replace(".", "", 1).isdigit()

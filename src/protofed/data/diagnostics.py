@@ -1,0 +1,431 @@
+"""Images that occur twice: the same pixels, or pixels that look the same."""
+
+from __future__ import annotations
+
+from PIL import Image
+from collections.abc import Iterator
+from collections.abc import Sequence
+from numpy.typing import NDArray
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.errors import count_noun
+from protofed.data.benchmark_info import Benchmark
+from protofed.data.benchmark_info import Domain
+from protofed.data.benchmarks import benchmark_info
+from protofed.data.benchmarks import source_label
+from protofed.data.image_decoding import perceptual_hash
+from protofed.data.benchmark_info import BenchmarkInfo
+from protofed.data.folder_images import FolderInfo
+from protofed.data.folder_images import PackedFolder
+from protofed.data.domain_shift import DomainShift
+from protofed.data.domain_shift import gray_thumbnails
+from protofed.data.domain_shift import measure_domain_shift
+from typing import Any
+from typing import Literal
+from typing import NamedTuple
+import hashlib
+import json
+import numpy as np
+import torch
+
+NEAR_BITS = 24  # of 256 that may differ between two hashes of what looks the same
+NEAR_CORRELATION = 0.98  # of the grey values, which two such images must reach as well
+FLAT = 1.0  # standard deviation of grey values below which an image shows nothing
+BLOCK = 256  # rows that are compared at a time, so that memory does not grow with pairs
+
+
+class HashedImage(NamedTuple):
+    """An image as the search for duplicates sees it."""
+
+    name: str
+    domain: str
+    part: str  # "train" or "test"
+    label: str
+    sha256: str
+    look: bytes
+    width: int
+    height: int
+
+
+def exact_duplicates(pictures: Sequence[HashedImage]) -> list[list[int]]:
+    """Groups of rows with the same pixels."""
+    groups: dict[str, list[int]] = {}
+    for row, picture in enumerate(pictures):
+        groups.setdefault(picture.sha256, []).append(row)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def near_duplicates(pictures: Sequence[HashedImage], greys: NDArray[np.float32]) -> list[list[int]]:
+    """Groups of rows that look the same, by hash and by grey values [N, P], but are not the same.
+
+    Two images are alike if few bits of their hashes differ and their grey values correlate; one
+    hash alone mistakes things on the same plain ground for each other.
+    """
+    first = {picture.sha256: row for row, picture in reversed(list(enumerate(pictures)))}
+    rows = np.array(sorted(first.values()), dtype=np.int64)  # one of each exact group
+    if len(rows) < 2:
+        return []
+    bits = np.unpackbits(
+        np.frombuffer(b"".join(pictures[row].look for row in rows), dtype=np.uint8)
+    ).reshape(len(rows), -1)
+    group = np.arange(len(rows))  # the first row of those that each is joined to so far
+    for one, later in _close(bits.astype(np.float32)):
+        new = later[group[later] != group[one]]
+        alike = new[_alike(greys, rows[one], rows[new])]
+        joined = group[[one, *alike]]
+        group[np.isin(group, joined)] = joined.min()
+    first_rows, sizes = np.unique(group, return_counts=True)
+    return [rows[group == row].tolist() for row in first_rows[sizes > 1]]
+
+
+def _close(bits: NDArray[np.float32]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Each row with the later ones whose bits [N, 256] differ from its own in few places."""
+    signs = 2 * bits - 1
+    least = bits.shape[1] - 2 * NEAR_BITS  # the places that agree less those that differ
+    for start in range(0, len(bits), BLOCK):
+        for row, agreement in enumerate(signs[start : start + BLOCK] @ signs.T, start):
+            yield row, row + 1 + np.flatnonzero(agreement[row + 1 :] >= least)
+
+
+def _alike(
+    greys: NDArray[np.float32], one: np.int64, others: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether some rows' grey values agree with one's, up to brightness and contrast."""
+    same: list[NDArray[np.bool_]] = [np.zeros(0, dtype=bool)]
+    for start in range(0, len(others), BLOCK):  # only these are gathered
+        a, b = greys[[one]], greys[others[start : start + BLOCK]]
+        x, y = (part - part.mean(1, keepdims=True) for part in (a, b))
+        flat = (x.std(1) < FLAT) & (y.std(1) < FLAT) & (abs(a.mean(1) - b.mean(1)) < 2 * FLAT)
+        size = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+        same.append(flat | ((x * y).sum(1) >= NEAR_CORRELATION * np.maximum(size, 1e-6)))
+    return np.concatenate(same)
+
+
+Grade = Literal["stop", "bad", "look", "note"]
+GRADES: tuple[Grade, ...] = ("stop", "bad", "look", "note")  # from the worst on
+TINY = 10  # training images of a class in a domain
+SMALL_TEST = 100  # test images of a domain: one of them is a point
+UNEVEN = 5.0  # times that a domain's largest class is as large as its smallest
+LOPSIDED = 10.0  # times that the largest domain is as large as the smallest
+
+BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
+    ("look", "classes that a domain lacks", "add images, or expect its client to forget them"),
+    (
+        "look",
+        f"classes with fewer than {TINY} images to train, or none to test",
+        "add images, or drop the class",
+    ),
+    (
+        "note",
+        f"domains whose largest class has {UNEVEN:g} times the smallest or more",
+        "accuracy favours large classes: look at the confusion matrices of the report",
+    ),
+    (
+        "note",
+        f"domains of which the largest has {LOPSIDED:g} times the smallest or more",
+        "clients weigh by size: compare with partition.kind = shares and equal samples",
+    ),
+    (
+        "note",
+        f"domains with fewer than {SMALL_TEST} test images",
+        "small differences are noise there: use several seeds",
+    ),
+)
+
+
+class Finding(NamedTuple):
+    """One thing to know."""
+
+    grade: Grade
+    title: str
+    details: list[str]
+    advice: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        return self._asdict()
+
+
+Counts = dict[str, dict[str, tuple[int, int]]]  # by domain and class: images to train and to test
+
+
+def count_classes(benchmark: Benchmark) -> Counts:
+    """How many images each class has in each domain."""
+    size = len(benchmark.classes)
+    return {
+        domain.name: dict(
+            zip(
+                benchmark.classes,
+                zip(
+                    domain.train.labels.bincount(minlength=size).tolist(),
+                    domain.test.labels.bincount(minlength=size).tolist(),
+                    strict=True,
+                ),
+                strict=True,
+            )
+        )
+        for domain in benchmark.domains
+    }
+
+
+def file_findings(skipped: dict[str, str]) -> list[Finding]:
+    """Files that cannot be used; all are named."""
+    if not skipped:
+        return []
+    details = [f"{name}: {why}" for name, why in skipped.items()]
+    advice = "save them again, or delete them; until then they are skipped"
+    return [Finding("bad", f"{count_noun(len(skipped), 'file')} cannot be used", details, advice)]
+
+
+def duplicate_findings(
+    pictures: Sequence[HashedImage], groups: Sequence[Sequence[int]], kind: str
+) -> list[Finding]:
+    """Groups of the same image: by what they do to the scores."""
+    sorts: dict[str, list[str]] = {}
+    for group in groups:
+        mine = [pictures[row] for row in group]
+        sorts.setdefault(_sort(mine), []).append(" = ".join(picture.name for picture in mine))
+    graded: dict[str, tuple[Grade, str]] = {
+        "under different classes": ("bad", "decide which class is right, delete the others"),
+        "in training and in test": ("bad", "delete one side: such a test asks what was learnt"),
+        "in several domains": ("look", "keep each image in one domain, or they are less apart"),
+        "within one part": ("note", "delete all but one, unless they are meant to weigh more"),
+    }
+    return [
+        Finding(
+            "look" if grade == "bad" and kind != "the same" else grade,
+            f"{count_noun(len(sorts[sort]), 'image')} found more than once ({kind} pixels) {sort}",
+            sorts[sort],
+            advice,
+        )
+        for sort, (grade, advice) in graded.items()
+        if sort in sorts
+    ]
+
+
+def _sort(group: Sequence[HashedImage]) -> str:
+    if len({picture.label for picture in group}) > 1:
+        return "under different classes"
+    if len({picture.part for picture in group}) > 1:
+        return "in training and in test"
+    return "in several domains" if len({p.domain for p in group}) > 1 else "within one part"
+
+
+def count_findings(counts: Counts) -> list[Finding]:
+    """Missing and tiny classes, uneven classes and domains, small tests."""
+    lacks, tiny, uneven, small = [], [], [], []
+    for domain, classes in counts.items():
+        lacks += [f"{domain}: {name}" for name, of in classes.items() if not sum(of)]
+        there = {name: of for name, of in classes.items() if sum(of)}
+        tiny += [f"{domain}: {n}, {a} + {b}" for n, (a, b) in there.items() if a < TINY or not b]
+        sizes = {name: max(1, train) for name, (train, _) in there.items()}
+        most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
+        if sizes[most] >= UNEVEN * sizes[least]:
+            uneven.append(f"{domain}: {most} {sizes[most]}, {least} {sizes[least]}")
+        tests = sum(test for _, test in classes.values())
+        if tests < SMALL_TEST:
+            small.append(f"{domain}: {tests} test images, one is {100 / tests:.1f} points")
+    found = (lacks, tiny, uneven, _lopsided(counts), small)
+    return [
+        Finding(grade, f"{title} ({len(details)})", details, advice)
+        for (grade, title, advice), details in zip(BY_COUNTS, found, strict=True)
+        if details
+    ]
+
+
+def _lopsided(counts: Counts) -> list[str]:
+    totals = {domain: sum(a for a, _ in classes.values()) for domain, classes in counts.items()}
+    far = max(totals.values()) >= LOPSIDED * min(totals.values())
+    return [f"{domain}: {total}" for domain, total in totals.items()] if far else []
+
+
+def shift_findings(shift: DomainShift | None, domains: int) -> list[Finding]:
+    """What the probes say, in a sentence."""
+    if domains < 2:
+        advice = "compare methods for domain shift on two domains or more"
+        return [Finding("look", "there is only one domain", [], advice)]
+    if shift is None:
+        advice = "add images: each domain needs ten to train, ten to test, and two classes"
+        return [Finding("look", "too few images to measure the shift between domains", [], advice)]
+    details = [
+        f"learnt on {d.trained}, tested on {d.tested}: {d.points:+.1f} points lost, ± {d.error:.1f}"
+        for d in shift.drops
+        if d.beyond_noise
+    ]
+    advice = {
+        "none beyond noise": "the domains look alike to a simple probe: FedAvg may be all you need",
+        "weak": "compare FedAvg with one method for domain shift before you choose",
+    }.get(shift.word, "compare FedAvg with methods for domain shift: fedbn, fpl, fedlsa")
+    title = f"shift between domains: {shift.word}, {shift.mean_drop:.1f} points lost on average"
+    return [Finding("note", title, details, advice)]
+
+
+def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first; of one grade, in the order they were found."""
+    return sorted(findings, key=lambda finding: GRADES.index(finding.grade))
+
+
+LARGE = 96  # pixels: from this median side on, 64 pixels keep what 32 lose
+
+
+class Diagnosis(NamedTuple):
+    """What the doctor found."""
+
+    name: str
+    counts: Counts
+    findings: list[Finding]
+    shift: DomainShift | None
+    spec: str  # TOML that `protofed run --spec` takes
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        counts = {
+            domain: {name: {"train": a, "test": b} for name, (a, b) in classes.items()}
+            for domain, classes in self.counts.items()
+        }
+        shift = self.shift and {
+            "word": self.shift.word,
+            "mean_drop": self.shift.mean_drop,
+            "accuracy": self.shift.accuracy,
+            "drops": [drop._asdict() for drop in self.shift.drops],
+            "images": self.shift.images,
+        }
+        findings = [finding.to_dict() for finding in self.findings]
+        told = {"name": self.name, "counts": counts, "findings": findings}
+        return {**told, "shift": shift, "spec": self.spec}
+
+
+def diagnose_benchmark(name: str) -> Diagnosis:
+    """Look at a benchmark or a folder; only what is not there at all is an error."""
+    try:
+        entry = benchmark_info(name)
+        benchmark = entry.load()
+    except ProtofedError as fault:
+        if not Path(name).expanduser().is_dir():
+            raise
+        first, *rest = str(fault).splitlines()
+        advice = rest.pop() if rest else "see docs/own-images.md"
+        return Diagnosis(name, {}, [Finding("stop", first, rest, advice)], None, "")
+    pictures, skipped = _pictures(entry, benchmark)
+    thumbnails = np.concatenate(
+        [gray_thumbnails(p) for d in benchmark.domains for p in (d.train, d.test)]
+    )
+    counts, shift = count_classes(benchmark), measure_domain_shift(benchmark)
+    findings = [
+        *file_findings(skipped),
+        *duplicate_findings(pictures, exact_duplicates(pictures), "the same"),
+        *duplicate_findings(pictures, near_duplicates(pictures, thumbnails), "nearly the same"),
+        *count_findings(counts),
+        *shift_findings(shift, len(counts)),
+    ]
+    spec = suggest_command(entry, counts, pictures, shift)
+    return Diagnosis(entry.name, counts, sort_findings(findings), shift, spec)
+
+
+def _pictures(
+    entry: BenchmarkInfo, benchmark: Benchmark
+) -> tuple[list[HashedImage], dict[str, str]]:
+    """All images in the order of domains, parts and rows, and the files that cannot be used."""
+    if not isinstance(entry, FolderInfo):
+        return _of_arrays(benchmark), {}
+    pack = entry.pack(entry.side)
+    try:
+        return _of_pack(pack, benchmark), pack.skipped
+    except (OSError, ValueError, KeyError, TypeError):  # damaged: made again
+        pack = entry.pack(entry.side, fresh=True)
+        return _of_pack(pack, benchmark), pack.skipped
+
+
+def _of_pack(pack: PackedFolder, benchmark: Benchmark) -> list[HashedImage]:
+    """A folder's images, with their files."""
+    index = json.loads((pack.place / "index.json").read_bytes())
+    pictures = []
+    for domain in benchmark.domains:
+        for part, data in (("train", domain.train), ("test", domain.test)):
+            rows = zip(index[domain.name][part], data.labels.tolist(), strict=True)
+            for (name, digest, look, width, height), label in rows:
+                words = (name, domain.name, part, benchmark.classes[label], digest)
+                pictures.append(HashedImage(*words, bytes.fromhex(look), width, height))
+    return pictures
+
+
+def _of_arrays(benchmark: Benchmark) -> list[HashedImage]:
+    """A benchmark's images, which have no files but rows."""
+    pictures = []
+    for domain in benchmark.domains:
+        for part, data in (("train", domain.train), ("test", domain.test)):
+            for row, (image, label) in enumerate(
+                zip(data.images, data.labels.tolist(), strict=True)
+            ):
+                pixels = image.expand(-1, -1, 3).contiguous().numpy()
+                words = (f"{domain.name} {part} {row}", domain.name, part, benchmark.classes[label])
+                digest = hashlib.sha256(pixels.data).hexdigest()
+                look = perceptual_hash(Image.fromarray(pixels))
+                pictures.append(HashedImage(*words, digest, look, *pixels.shape[1::-1]))
+    return pictures
+
+
+def suggest_command(
+    entry: BenchmarkInfo, counts: Counts, pictures: Sequence[HashedImage], shift: DomainShift | None
+) -> str:
+    """A spec to begin with, and why it says what it says."""
+    median = int(np.median([min(picture.width, picture.height) for picture in pictures]))
+    folder = isinstance(entry, FolderInfo)
+    side = (64 if median >= LARGE else 32) if folder else entry.side
+    smallest = min(sum(train for train, _ in classes.values()) for classes in counts.values())
+    batch = 64 if smallest >= 256 else 16
+    clients = ", ".join(f"{_quoted(domain)} = 1" for domain in counts)
+    word = shift.word if shift else "not measured"
+    lines = [
+        f"# {source_label(entry.name)}: {len(pictures)} images, median side {median} pixels,",
+        f"# shift between domains: {word}",
+        "# next: protofed compare fedavg fedbn fpl --spec, with the name of this file",
+        'method = "fedavg"',
+        "rounds = 20",
+        "",
+        "[data]",
+        f"name = {_quoted(entry.name)}",
+        f"side = {side}",
+        "",
+        "[partition]  # one client a domain, with all its training images",
+        'kind = "equal"',
+        f"clients = {{ {clients} }}",
+        "",
+        "[training]",
+        f"batch = {batch}  # the smallest domain has {smallest} training images",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """A TOML string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+GAP = 4  # white pixels between images
+SCALE = 2  # enlargement, as the images are small
+
+
+def contact_sheet(benchmark: Benchmark, path: Path) -> None:
+    """Write a PNG with a row for each domain and a column for each class."""
+    rows = [_row(domain, len(benchmark.classes)) for domain in benchmark.domains]
+    sheet = torch.cat(rows)  # [domains * cell, classes * cell, 3]
+    picture = Image.fromarray(sheet.numpy())
+    size = (picture.width * SCALE, picture.height * SCALE)
+    try:
+        picture.resize(size, Image.Resampling.NEAREST).save(path, format="PNG")
+    except OSError as fault:
+        raise ProtofedError(f"cannot write {path}: {fault.strerror}") from fault
+
+
+def _row(domain: Domain, classes: int) -> torch.Tensor:
+    """The first training image of each class side by side, white where a class is absent."""
+    side = domain.train.images.shape[1]
+    row = torch.full((side + GAP, classes * (side + GAP), 3), 255, dtype=torch.uint8)
+    for label in range(classes):
+        found = (domain.train.labels == label).nonzero()
+        if len(found):
+            left = label * (side + GAP) + GAP // 2
+            row[GAP // 2 : GAP // 2 + side, left : left + side] = domain.train.images[found[0, 0]]
+    return row

@@ -1,0 +1,334 @@
+"""The public sets that `protofed data get` fetches: their table, and who reads which format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import field
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from protofed.runtime.atomic_io import atomic_write_json
+from protofed.runtime.atomic_io import file_sha256
+from protofed.runtime.atomic_io import sync_directory
+from protofed.errors import ProtofedError
+from protofed.errors import require_known_name
+from protofed.runtime.atomic_io import file_lock
+from protofed.core.training import STRICT
+from protofed.data import benchmarks
+from protofed.data.npz_store import ArchiveInfo
+from protofed.data.npz_store import missing_archive_parts
+from protofed.data.npz_store import Arrays
+from protofed.data.archive_extraction import extract_archive
+from protofed.data.archive_extraction import is_archive
+from protofed.data.http_download import ROOM
+from protofed.data.http_download import RemoteFile
+from protofed.data.http_download import Watch
+from protofed.data.http_download import fetch_file
+from protofed.data.http_download import quarantine_file
+from protofed.data.http_download import verify_checksum
+from protofed.data import raw_formats
+from protofed.data import raw_formats
+from protofed.data import raw_formats
+from protofed.data import raw_formats
+from protofed.data import raw_formats
+from protofed.data import raw_formats
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+from typing import Any
+from typing import NamedTuple
+from typing import cast
+import json
+import numpy as np
+import os
+import shutil
+import tomllib
+
+MIRROR = "PROTOFED_MIRROR"
+Reader = Callable[[Path, int], Iterator[tuple[str, Arrays]]]
+READERS: dict[str, Reader] = {
+    "cifar10": raw_formats.read_cifar10,
+    "cifar100": raw_formats.read_cifar100,
+    "idx": raw_formats.read_idx_files,
+    "libsvm": raw_formats.read_libsvm,
+    "matlab": raw_formats.read_matlab,
+    "medmnist": raw_formats.read_medmnist,
+    "mnistm": raw_formats.read_image_lists,
+}
+ARCHIVES = {
+    archive.benchmark: archive
+    for archive in (
+        *(benchmarks.CIFAR10, benchmarks.CIFAR100, benchmarks.DIGITS, benchmarks.OFFICE),
+        *(benchmarks.OFFICE_HOME, benchmarks.PACS, benchmarks.PATHMNIST, benchmarks.VLCS),
+    )
+}
+ALSO = {"mnist-m": "mnistm", "office-caltech10": "office-caltech", "officehome": "office-home"}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DataSource:
+    """A set as others offer it: files to fetch, and the .npz files that they become."""
+
+    archive: str  # the benchmark that it belongs to
+    reader: str
+    files: tuple[RemoteFile, ...]
+    makes: Mapping[str, tuple[int, ...]]  # .npz -> images to train and to test, or in all
+    licence: str
+    citation: str
+    side: int | None = None  # to which photographs are resized; None: they stay as they are
+    folders: Mapping[str, str] = field(default_factory=dict)  # .npz -> the domain's folder
+    also: Mapping[str, str] = field(default_factory=dict)  # class -> another name of its folder
+
+    @property
+    def home(self) -> ArchiveInfo:
+        """Where its files belong below PROTOFED_DATA."""
+        return ARCHIVES[self.archive]
+
+    @property
+    def size(self) -> int:
+        """Bytes to fetch, about; 0 where a part of it is not known."""
+        known = [file.size for file in self.files]
+        return sum(known) if all(known) else 0
+
+    @property
+    def missing(self) -> bool:
+        """Whether a file that it makes is not there."""
+        return any(missing_archive_parts(self.home, file) for file in self.makes)
+
+    def read(self, folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
+        """The .npz files from the fetched ones in a folder; archives are unpacked in content/."""
+        if self.reader != "tree":
+            return READERS[self.reader](folder, side)
+        tree = partial(raw_formats.read_image_tree, domains=self.folders, classes=self.home.classes)
+        return tree(folder, side, also=self.also)
+
+
+def source_home(name: str, source: DataSource) -> tuple[RemoteFile, ...]:
+    """The files at their addresses, or below the one that PROTOFED_MIRROR names."""
+    mirror = os.environ.get(MIRROR, "").rstrip("/")
+    if not mirror:
+        return source.files
+    return tuple(file._replace(urls=(f"{mirror}/{name}/{file.name}",)) for file in source.files)
+
+
+def sources_for(name: str) -> tuple[str, ...]:
+    """The sources that a name stands for: itself, or all of a benchmark's."""
+    name = ALSO.get(name, name)
+    parts = tuple(part for part, source in SOURCES.items() if source.archive == name)
+    return parts or (require_known_name("public set", name, [*SOURCES, "digits"]),)
+
+
+def missing_sources(benchmark: str) -> tuple[str, ...]:
+    """The sources of a benchmark that are not there."""
+    return tuple(n for n, s in SOURCES.items() if s.archive == benchmark and s.missing)
+
+
+def _table() -> dict[str, DataSource]:
+    text = files("protofed.data").joinpath("sources.toml").read_text("utf-8")
+    return TypeAdapter(dict[str, DataSource]).validate_python(tomllib.loads(text), strict=False)
+
+
+SOURCES = _table()
+
+
+LOCK = "get.lock.json"  # sha256 of fetched files for which nobody publishes a checksum
+DISK = 4  # bytes on the disk for a byte fetched: the file, what is in it, and what becomes of it
+Say = Callable[[str], None]
+
+
+class DownloadProgress(NamedTuple):
+    """How a command is told what happens: lines, and a watch for each file."""
+
+    say: Say
+    begin: Callable[[RemoteFile], Watch]
+
+
+def download_benchmark(
+    name: str, root: Path, follow: DownloadProgress, side: int | None = None, again: bool = False
+) -> bool:
+    """Put a set's .npz files and their meta.json below `root`; false if all was there already."""
+    source = SOURCES[name]
+    folder = root / source.home.folder
+    state = _state(folder, source)
+    if state == "there" and not again:
+        _check_side(folder, source, side)
+        return False
+    if state == "damaged" and not again:
+        raise ProtofedError(
+            f"{folder} holds a file of {name} that its meta.json does not describe, or that is"
+            " damaged: move it away, or let --again replace it"
+        )
+    work = folder / f".get-{name}"
+    work.mkdir(parents=True, exist_ok=True)
+    with file_lock(work / "lock", f"another process is at work in {work}"):
+        _check_disk(root, source)
+        _fetch_all(name, source, root, work, follow)
+        follow.say(f"{name}: checked; converting")
+        with _doubted(source.files, work):
+            made = dict(_convert(source, work, side or source.side or 0))
+        with file_lock(root / ".get.lock"):  # other sets are described in the same files
+            _record(name, source, root / LOCK, work, follow.say)
+            _place(source, folder, made, follow.say)
+        shutil.rmtree(work)
+    return True
+
+
+def _state(folder: Path, source: DataSource) -> str:
+    """Whether the set's files are "there", "absent", or "damaged"."""
+    described = _meta(folder, source.home)["files"]
+    present = [file for file in source.makes if (folder / file).exists()]
+    for file in present:
+        told = described.get(file, {}).get("sha256")
+        if not (folder / file).is_file() or file_sha256(folder / file) != told:
+            return "damaged"
+    return "there" if len(present) == len(source.makes) else "absent"
+
+
+def _check_side(folder: Path, source: DataSource, side: int | None) -> None:
+    """Stop if images are there in another size than was asked for."""
+    described = _meta(folder, source.home)["files"]
+    found = {described[file].get("side") for file in source.makes}
+    if side and found != {side}:
+        sizes = " or ".join(f"{n} pixels" if n else "a size not told" for n in found)
+        raise ProtofedError(
+            f"{folder} holds these images in {sizes}, not {side}: leave --side {side} out, or let"
+            " --again replace them"
+        )
+
+
+def _meta(folder: Path, archive: ArchiveInfo) -> dict[str, Any]:
+    """What meta.json says so far; a broken one, or one of other classes, is not written over."""
+    path = folder / "meta.json"
+    try:
+        meta = json.loads(path.read_bytes())
+        if not isinstance(meta["files"], dict) or tuple(meta["classes"]) != archive.classes:
+            raise ValueError("other classes, or no list of files")
+    except FileNotFoundError:
+        return {"classes": list(archive.classes), "files": {}}
+    except (ValueError, KeyError, TypeError) as fault:
+        raise ProtofedError(f"{path} is broken ({fault}): mend it or move it away") from fault
+    return dict(meta)
+
+
+def _check_disk(root: Path, source: DataSource) -> None:
+    """Stop before the first byte if the disk cannot hold it."""
+    need, free = DISK * source.size + ROOM, shutil.disk_usage(root).free
+    if need > free:
+        raise ProtofedError(
+            f"{root} has {free / 1e9:.1f} GB free, and about {need / 1e9:.1f} GB are needed;"
+            " make room, or choose another folder with --to"
+        )
+
+
+def _fetch_all(
+    name: str, source: DataSource, root: Path, work: Path, follow: DownloadProgress
+) -> None:
+    """Have every file whole and checked, and the archives unpacked in content/."""
+    content = work / "content"
+    shutil.rmtree(content, ignore_errors=True)
+    for remote in source_home(name, source):
+        target = work / remote.name
+        if target.exists():
+            verify_checksum(target, remote)  # from an earlier try
+        else:
+            fetch_file(remote, target, follow.begin(remote))
+        if not remote.checksum:
+            _compare(root / LOCK, f"{name}/{remote.name}", target)
+    for remote in source.files:
+        if is_archive(remote.name):
+            with _doubted([remote], work):
+                extract_archive(work / remote.name, content)
+
+
+@contextmanager
+def _doubted(files: Sequence[RemoteFile], work: Path) -> Iterator[None]:
+    """Where files cannot be used, put those aside that no checksum vouches for."""
+    try:
+        yield
+    except ProtofedError as fault:
+        asides = [str(quarantine_file(work / file.name)) for file in files if not file.checksum]
+        if not asides:
+            raise
+        raise ProtofedError(
+            f"{fault}\nthe host may have sent something else; put aside as {', '.join(asides)};"
+            " nothing else was changed; the same command fetches anew"
+        ) from fault
+
+
+def _known(lock: Path) -> dict[str, str]:
+    """The sha256 of the files that have no published one, from the first time."""
+    try:
+        return dict(json.loads(lock.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as fault:
+        raise ProtofedError(f"{lock} is broken ({fault}): mend it or move it away") from fault
+
+
+def _compare(lock: Path, key: str, path: Path) -> None:
+    """A file without a published checksum must be the one of the first time."""
+    first = _known(lock).get(key)
+    if first is not None and first != (found := file_sha256(path)):
+        raise ProtofedError(
+            f"{key} is not the file of the first time: sha256 {first} stands in {lock}, found"
+            f" {found}\nit was put aside as {quarantine_file(path)}; nothing else was changed; if the new"
+            " file is right, take the line out of the lock file and repeat the command"
+        )
+
+
+def _record(name: str, source: DataSource, lock: Path, work: Path, say: Say) -> None:
+    """Write down what was fetched without a published checksum, now that it was of use."""
+    known = _known(lock)
+    keys = {f"{name}/{file.name}": file for file in source.files if not file.checksum}
+    new = {key: file_sha256(work / file.name) for key, file in keys.items() if key not in known}
+    for key, found in new.items():
+        say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
+    if new:
+        atomic_write_json(lock, {**known, **new})
+
+
+def _convert(source: DataSource, work: Path, side: int) -> Iterator[tuple[str, tuple[Path, Any]]]:
+    """Write the .npz files beside the fetched ones, each with what meta.json is to say of it."""
+    for file, arrays in source.read(work, side):
+        path = work / f"made-{file}"
+        with path.open("wb") as stream:
+            # without allow_pickle, which versions before 2.1 would take for an array
+            np.savez_compressed(stream, **cast(Any, arrays))
+            stream.flush()
+            os.fsync(stream.fileno())
+        told = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+        size = {"side": side} if side else {}
+        yield file, (path, {**told, **size, **_counted(source, file, arrays)})
+
+
+def _counted(source: DataSource, file: str, arrays: Arrays) -> dict[str, Any]:
+    """The number of images of each class, and whether they are as many as were published."""
+    keys = [key for key in ("y_train", "y_test", "y") if key in arrays]
+    kinds = len(source.home.classes)
+    for key in keys:
+        if not len(arrays[key]) or int(np.max(arrays[key])) >= kinds:
+            raise ProtofedError(f"{file}: there are no labels in {key}, or some above {kinds - 1}")
+    found = {key: np.bincount(arrays[key], minlength=kinds).tolist() for key in keys}
+    counts = {f"{key[2:]}_per_class".lstrip("_"): number for key, number in found.items()}
+    whole = tuple(len(arrays[key]) for key in keys) == tuple(source.makes[file])
+    return {"counts": counts, "published": whole, "fetched": [f.name for f in source.files]}
+
+
+def _place(
+    source: DataSource, folder: Path, made: Mapping[str, tuple[Path, Any]], say: Say
+) -> None:
+    """Describe the files, then move them in place: a file that is there is always described."""
+    if made.keys() != source.makes.keys():
+        raise ProtofedError(f"expected {', '.join(source.makes)}, made {', '.join(made)}")
+    meta = _meta(folder, source.home)
+    meta["files"] = {**meta["files"], **{file: told for file, (_, told) in made.items()}}
+    atomic_write_json(folder / "meta.json", meta)
+    for file, (path, told) in made.items():
+        path.replace(folder / file)
+        if not told["published"]:
+            count = " + ".join(f"{n:,}" for n in source.makes[file])
+            say(f"note: {folder / file} does not hold the {count} images of the published set")
+    sync_directory(folder)

@@ -1,0 +1,246 @@
+"""Arrays that are slow to make, kept on disk between runs; losing them costs only time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
+from numpy.typing import NDArray
+from pathlib import Path
+from protofed.runtime.atomic_io import atomic_write_json
+from protofed.runtime.atomic_io import file_sha256
+from protofed.errors import ProtofedError
+from protofed.core.site import ArrayDataset
+from pydantic import Field
+from pydantic import TypeAdapter
+from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
+from typing import Any
+from typing import NamedTuple
+from typing import TypeAlias
+import json
+import numpy as np
+import os
+import tempfile
+import torch
+import zipfile
+import zlib
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+def cache_folder() -> Path:
+    """Where made arrays are kept: $PROTOFED_CACHE, else protofed in the user's cache folder."""
+    if own := os.environ.get("PROTOFED_CACHE"):
+        return Path(own).expanduser()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "protofed"
+    return Path.home() / ".cache" / "protofed"
+
+
+def cached_file(name: str, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays kept under `name`; made, and kept if the disk allows it, where there are none."""
+    try:
+        path = cache_folder() / f"{name}.npz"
+    except RuntimeError:  # a user without a home folder, as in some containers
+        return make()
+    kept = _read(path)
+    if kept is not None:
+        return kept
+    arrays = make()
+    with suppress(OSError):  # a read-only or full disk only means making them again next time
+        write_arrays(path, arrays)
+    return arrays
+
+
+def _read(path: Path) -> Arrays | None:
+    """The arrays in a file; None if it is missing or damaged."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            return dict(kept) or None
+    except Exception:  # damaged bytes can fail in any way: zip, zlib, header, memory
+        return None
+
+
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Write a file that others see either whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+        os.replace(unfinished, path)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+DATA = "PROTOFED_DATA"
+PUBLISHED = "the set as published"  # the note of a file that `protofed data get` made
+STAMPS = "verified.json"  # files whose checksum was right when last looked at
+
+
+class ArchiveInfo(NamedTuple):
+    """Where a benchmark's files lie below PROTOFED_DATA, and the classes they speak of."""
+
+    benchmark: str
+    folder: str
+    classes: tuple[str, ...]
+    home: Path | None = None  # the folder above, where it is not PROTOFED_DATA
+
+
+@dataclass(frozen=True)
+class _File:
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    published: bool = False  # all images of the published set, none re-made
+
+
+@dataclass(frozen=True)
+class _Meta:
+    """What is needed of a meta.json; the rest of it is for people."""
+
+    classes: tuple[str, ...]
+    files: dict[str, _File]
+
+
+def read_archive(archive: ArchiveInfo, file: str, parts: Sequence[str]) -> list[ArrayDataset]:
+    """The parts of one file: "train" is x_train and y_train, "" is x and y; images [N, H, W, C]."""
+    folder = _folder(archive)
+    path = folder / file
+    if not path.is_file():
+        raise ProtofedError(
+            f"benchmark '{archive.benchmark}' needs {path}, which is not there\n"
+            f"{_how(archive)}; or choose domains that do without it"
+        )
+    _verify(path, _described(archive, folder / "meta.json", file).sha256)
+    return [_dataset(path, part, len(archive.classes)) for part in parts]
+
+
+def archive_note(archive: ArchiveInfo, file: str) -> str:
+    """What is to be told of a file that can be read: nothing, or that it is the published set."""
+    told = _described(archive, _folder(archive) / "meta.json", file)
+    return PUBLISHED if told.published else ""
+
+
+def missing_archive_parts(archive: ArchiveInfo, file: str) -> bool:
+    """Whether a file, or what is said of it, is not there; its content is not looked at."""
+    folder = Path(os.environ.get(DATA, "")) / archive.folder
+    try:
+        _described(archive, folder / "meta.json", file)
+    except ProtofedError:
+        return True
+    return not os.environ.get(DATA) or not (folder / file).is_file()
+
+
+def _how(archive: ArchiveInfo) -> str:
+    return f"`protofed data get {archive.benchmark}` fetches it"
+
+
+def _folder(archive: ArchiveInfo) -> Path:
+    """The benchmark's folder, if it exists."""
+    root = archive.home or os.environ.get(DATA)
+    if not root:
+        raise ProtofedError(
+            f"benchmark '{archive.benchmark}' reads real images: set {DATA} to the folder that "
+            f"holds {archive.folder}/\n{_how(archive)}; 'digits-mini' needs no data"
+        )
+    folder = Path(root) / archive.folder
+    if not folder.is_dir():
+        raise ProtofedError(
+            f"benchmark '{archive.benchmark}': there is no folder {folder}\n"
+            f"set {DATA} (now {root}) to the folder that holds {archive.folder}/; {_how(archive)}"
+        )
+    return folder
+
+
+def _described(archive: ArchiveInfo, path: Path, file: str) -> _File:
+    """What meta.json says of a file; its classes must be the benchmark's."""
+    try:
+        meta = TypeAdapter(_Meta).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        fault = "is missing"
+    except OSError as error:
+        fault = f"cannot be read ({error.strerror})"
+    except ValidationError as error:
+        first = error.errors()[0]
+        fault = f"is broken ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+    else:
+        if meta.classes != archive.classes:
+            fault = f"lists other classes than benchmark '{archive.benchmark}' has"
+        elif file not in meta.files:
+            fault = f"says nothing of {file}"
+        else:
+            return meta.files[file]
+    raise ProtofedError(f"{path} {fault}: without it {file} cannot be checked; {_how(archive)}")
+
+
+def _verify(path: Path, expected: str) -> None:
+    """Stop if the file is not the one that meta.json describes; hash it only if it changed."""
+    path = path.resolve()
+    state = path.stat()
+    stamp = [state.st_size, state.st_mtime_ns, expected]
+    stamps = _stamps()
+    if stamps.get(str(path)) == stamp:
+        return
+    try:
+        found = file_sha256(path)
+    except OSError as error:
+        raise ProtofedError(f"{path} cannot be read: {error.strerror}") from error
+    if found != expected:
+        raise ProtofedError(
+            f"{path} is damaged or was changed: expected sha256 {expected[:12]}…, "
+            f"found {found[:12]}…\nfetch it again, together with its meta.json"
+        )
+    _remember({**stamps, str(path): stamp})
+
+
+def _stamps() -> dict[str, object]:
+    """[size, mtime_ns, sha256] of verified files by path; empty if there is nothing usable."""
+    try:
+        stamps = json.loads((cache_folder() / STAMPS).read_bytes())
+    except (OSError, RuntimeError, ValueError):  # RuntimeError: a user without a home folder
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
+
+
+def _remember(stamps: dict[str, object]) -> None:
+    """Write the stamps in one move; where that is not allowed, files are hashed again."""
+    try:
+        target = cache_folder() / STAMPS
+        target.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(target, stamps)
+    except (OSError, RuntimeError):
+        return
+
+
+def _dataset(path: Path, part: str, classes: int) -> ArrayDataset:
+    """One part of a verified file as tensors, its arrays checked."""
+    x, y = (f"{kind}_{part}" if part else kind for kind in "xy")
+    images, labels = _arrays(path, x, y)
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
+        found = f"{images.dtype} {list(images.shape)}"
+        raise ProtofedError(f"{path}: {x} must be uint8 [N, H, W] or [N, H, W, 3], is {found}")
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+        found = f"{labels.dtype} {list(labels.shape)}"
+        raise ProtofedError(f"{path}: {y} must be integers [{len(images)}] as {x}, is {found}")
+    if len(labels) == 0:
+        raise ProtofedError(f"{path}: {x} and {y} are empty")
+    if labels.min() < 0 or labels.max() >= classes:
+        found = f"{labels.min()} to {labels.max()}"
+        raise ProtofedError(f"{path}: {y} must lie in 0 to {classes - 1}, goes from {found}")
+    grey = images[..., None] if images.ndim == 3 else images
+    return ArrayDataset(torch.from_numpy(grey), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _arrays(path: Path, *names: str) -> list[Array]:
+    """Arrays of an .npz file by name; nothing in it is ever unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            missing = [name for name in names if name not in stored]
+            if not missing:
+                return [stored[name] for name in names]
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ProtofedError(f"{path} is not a readable .npz file: {error}") from error
+    raise ProtofedError(f"{path}: array {missing[0]} is missing; it holds {', '.join(stored)}")

@@ -1,0 +1,399 @@
+"""A site's own record of what it has answered, by which it judges what it is asked next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from protofed.runtime import atomic_io
+from protofed.core import tree
+from protofed.core.reply_validation import LARGEST
+from protofed.errors import ProtofedError
+from protofed.errors import printable_text
+from protofed.runtime.json_files import parse_json
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model
+from protofed.core.site import ArrayDataset
+from protofed.core.site import Site
+from protofed.runtime.json_files import parse_json_object
+from protofed.runtime.json_files import require_fields
+from protofed.runtime.json_files import require_int
+from protofed.runtime.json_files import require_list
+from protofed.runtime.json_files import require_object
+from protofed.runtime.json_files import require_text
+from protofed.core.metrics import MAIN
+from protofed.deploy.policy import SitePolicy
+from protofed.engines.site_protocol import SiteRequest
+from protofed.spec.spec_parser import parse_method
+from protofed.spec.spec_parser import spec_from_dict
+from protofed.spec.experiment_spec import Experiment
+from protofed.experiment.remote_experiment import PLACE
+from torch import Tensor
+from typing import Any
+from typing import NamedTuple
+import hashlib
+import json
+import os
+import re
+import time
+import torch
+
+ANSWERED, REFUSED = "answered.jsonl", "refused.jsonl"
+MOST_REFUSED = 1 << 20  # bytes of refusals; older ones then go to a second file, and later away
+DAY = 86400.0  # seconds
+
+
+@dataclass
+class AnsweredRun:
+    """What a site has answered in one run: by round and leg, the messages that it answered to."""
+
+    spec: str  # SHA-256 of what the run is about
+    begun: float  # seconds since 1970
+    trained: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # each training
+    scored: dict[int, list[str]] = field(default_factory=dict)
+
+    def count_scores(self) -> int:
+        """How many different scores have left this site."""
+        return sum(len(set(keys)) for keys in self.scored.values())
+
+
+class AnswerLedger:
+    """All answers of a site, in a file that only grows; read again when the site starts anew."""
+
+    def __init__(self, home: Path):
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.answered, self.refused = home / ANSWERED, home / REFUSED
+        self.runs: dict[str, AnsweredRun] = {}
+        self.sides: dict[int, float] = {}  # of images: when each was last packed for a server
+        self._cut_torn_line()
+        for line in self._lines():
+            self._take(line)
+
+    def _cut_torn_line(self) -> None:
+        """Cut off what a crash left of a last line, or the next one would be joined to it."""
+        raw = self.answered.read_bytes() if self.answered.exists() else b""
+        if raw and not raw.endswith(b"\n"):
+            os.truncate(self.answered, raw.rfind(b"\n") + 1)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        raw = self.answered.read_bytes().splitlines() if self.answered.exists() else []
+        for number, text in enumerate(raw, 1):
+            try:
+                yield _checked(parse_json(text, f"line {number}"))
+            except ProtofedError as fault:
+                raise ProtofedError(
+                    f"{self.answered}: line {number} is damaged, so that this site does not know "
+                    f"what it has answered\nrestore the file, or move it away to begin with a new "
+                    f"record"
+                ) from fault
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if line["what"] == "side":
+            self.sides[line["round"]] = line["time"]
+            return
+        run = self.runs.setdefault(line["run"], AnsweredRun(line["spec"], line["time"]))
+        if line["what"] == "train":
+            run.trained.setdefault((line["round"], line["leg"]), []).append(line["message"])
+        elif line["what"] == "score":
+            run.scored.setdefault(line["round"], []).append(line["message"])
+
+    def sides_today(self) -> set[int]:
+        """The sizes of images that were asked for in the last 24 hours."""
+        return {side for side, when in self.sides.items() if time.time() - when < DAY}
+
+    def begun_today(self) -> int:
+        """How many runs have begun in the last 24 hours."""
+        return sum(time.time() - run.begun < DAY for run in self.runs.values())
+
+    def write(
+        self, run: str, spec: str, what: str, number: int = 0, leg: int = 0, message: str = ""
+    ) -> None:
+        """Put an answer on record, before it leaves this site."""
+        line = {"time": round(time.time(), 3), "run": run, "spec": spec, "what": what}
+        line |= {"round": number, "leg": leg, "message": message}
+        try:
+            atomic_io.append_durably(self.answered, (json.dumps(line) + "\n").encode())
+        except OSError as fault:  # a full disk: what is not on record does not leave
+            with suppress(OSError):
+                self._cut_torn_line()
+            raise ProtofedError(f"its record cannot be written: {fault.strerror}") from fault
+        self._take(line)
+
+    def write_refusal(self, run: str, what: str, reason: str) -> None:
+        """Put on record what was asked and not answered; a flood of such does not fill the disk."""
+        if self.refused.exists() and self.refused.stat().st_size > MOST_REFUSED:
+            atomic_io.rename_over(self.refused, self.refused.with_suffix(".old.jsonl"))
+        line = {"time": round(time.time(), 3), "run": run[:64], "what": what[:20], "why": reason}
+        with self.refused.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+def _checked(line: object) -> dict[str, Any]:
+    """A line of the record as it is written; anything else is damage."""
+    kinds = {"time": (int, float), "round": int, "leg": int}
+    texts = dict.fromkeys(("run", "spec", "what", "message"), str)
+    wanted: dict[str, Any] = {**kinds, **texts}
+    if not isinstance(line, dict) or set(line) != set(wanted):
+        raise ProtofedError("not a line of the record")
+    if any(
+        isinstance(line[k], bool) or not isinstance(line[k], kind) for k, kind in wanted.items()
+    ):
+        raise ProtofedError("not a line of the record")
+    return line
+
+
+RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
+MOST_BRIEF = 1 << 20  # characters
+MOST_ROUNDS, MOST_LEGS, MOST_SIDE, MOST_CLASSES = 1_000_000, 100, 512, 10_000
+MOST_SIDES = 4  # sizes of images in a day
+MOST_SITES, MOST_IMAGES = 100_000, 10**9
+LARGEST_WEIGHT = 1e4  # no net that was trained holds a larger one; a forged head may
+QUESTIONS = ("hello", "describe", "train", "score")
+KINDS: dict[str, type] = {
+    **dict.fromkeys(("what", "brief", "run", "session"), str),
+    **dict.fromkeys(("start", "floor", "round", "rounds", "leg"), int),
+}
+
+
+class RunInquiry(NamedTuple):
+    """What a coordinator tells of a run before it starts."""
+
+    method: AnyMethod
+    rounds: int
+    scores: int  # how often it will ask for them
+    side: int
+
+
+class RunDescription(NamedTuple):
+    """What a run is about."""
+
+    experiment: Experiment
+    classes: list[str]
+    sizes: dict[int, int]  # how many images each client trains on
+    digest: str  # SHA-256 of it all
+
+
+def check_fields(ask: SiteRequest) -> None:
+    """Refuse a question whose fields cannot be those of any honest one."""
+    for name, kind in KINDS.items():
+        if type(getattr(ask, name)) is not kind:
+            raise ProtofedError(f"{name}: not of the kind that it must be")
+    if ask.what not in QUESTIONS:
+        raise ProtofedError(f"unknown question '{printable_text(ask.what, 20)}'")
+    if type(ask.inbox) is not Message or len(ask.brief) > MOST_BRIEF:
+        raise ProtofedError("a question that is none")
+    if ask.what in ("hello", "describe"):
+        if tree.nbytes(ask.inbox) or ask.run:
+            raise ProtofedError(f"{ask.what}: comes without a run and without a message")
+        return
+    if not RUN_NAME.fullmatch(ask.run) or not RUN_NAME.fullmatch(ask.session):
+        raise ProtofedError("not the name of a run")
+    last = ask.rounds if ask.what == "score" else ask.rounds - 1
+    if not 0 <= ask.round <= last < MOST_ROUNDS or not 0 <= ask.leg < MOST_LEGS:
+        raise ProtofedError(f"round {ask.round + 1} of {ask.rounds}, leg {ask.leg + 1}: no such")
+    if not 0 <= ask.start <= ask.round or not 0 <= ask.floor <= ask.round:
+        raise ProtofedError("a session that begins after its own round")
+
+
+def parse_inquiry(text: str) -> RunInquiry:
+    """What a coordinator tells before a run, if it can be so."""
+    told = parse_json_object(text)
+    require_fields(told, ("method", "rounds", "scores", "side"))
+    return RunInquiry(
+        parse_method(told["method"]),
+        require_int("rounds", told["rounds"], 1, MOST_ROUNDS),
+        require_int("scores", told["scores"], 0, MOST_ROUNDS),
+        require_int("side", told["side"], 1, MOST_SIDE),
+    )
+
+
+def parse_description(text: str) -> RunDescription:
+    """What a run is about, if it can be so; a spec must not name a place on this machine."""
+    told = parse_json_object(text)
+    require_fields(told, ("spec", "classes", "sizes"))
+    spec, sizes = require_object("spec", told["spec"]), require_object("sizes", told["sizes"])
+    data = spec.get("data")
+    if not isinstance(data, dict) or data.get("name") != PLACE:
+        raise ProtofedError("a spec whose images are not those of the sites")
+    require_text("data.revision", data.get("revision"), 1, 64)
+    require_list("data.domains", data.get("domains"), 1, MOST_SITES)
+    classes = require_list("classes", told["classes"], 1, MOST_CLASSES)
+    require_int("sizes", len(sizes), 1, MOST_SITES)
+    experiment = spec_from_dict(spec)
+    if experiment.device != "cpu" or experiment.data.side > MOST_SIDE:
+        raise ProtofedError("a device or a side that no site takes")
+    counts = {
+        _client_number(client): require_int("sizes", size, 1, MOST_IMAGES)
+        for client, size in sizes.items()
+    }
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return RunDescription(
+        experiment, [require_text("a class", c, 1, 200) for c in classes], counts, digest
+    )
+
+
+def _client_number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise ProtofedError(f"sizes: '{printable_text(text, 20)}' is no number of a client")
+    return int(text)
+
+
+def count_scores(experiment: Experiment) -> int:
+    """How often a run is scored."""
+    every, rounds = experiment.evaluate_every, experiment.rounds
+    return rounds // every + (rounds % every > 0)
+
+
+class RequestJudge:
+    """Holds questions against a site's policy and its own record."""
+
+    def __init__(self, policy: SitePolicy, ledger: AnswerLedger):
+        self.policy, self.ledger = policy, ledger
+
+    def inquiry(self, asked: RunInquiry) -> None:
+        """Refuse a run before it starts that would be refused later."""
+        self._allowed(asked.method, asked.rounds)
+        self._room_for_runs()
+        most = self.policy.max_scores
+        if most and asked.scores > most:
+            raise ProtofedError(
+                f"{asked.scores} scores, but this site's policy allows {most} of a run "
+                f"(max_scores): raise evaluate_every"
+            )
+
+    def _allowed(self, method: AnyMethod, rounds: int) -> None:
+        if reason := self.policy.allows(method, rounds):
+            raise ProtofedError(reason)
+
+    def _room_for_runs(self) -> None:
+        most = self.policy.max_runs_per_day
+        if most is not None and self.ledger.begun_today() >= most:
+            raise ProtofedError(f"this site's policy allows {most} runs a day (max_runs_per_day)")
+
+    def run(self, ask: SiteRequest, brief: RunDescription) -> AnsweredRun | None:
+        """Refuse a question of a run that is not as it was, or that the policy forbids."""
+        record, experiment = self.ledger.runs.get(ask.run), brief.experiment
+        if record is None:
+            self._room_for_runs()
+        elif record.spec != brief.digest:
+            raise ProtofedError("a run of this name was about something else")
+        self._allowed(experiment.method, experiment.rounds)
+        epochs = experiment.method.epochs_per_round(experiment.training)
+        if epochs > self.policy.max_epochs:
+            raise ProtofedError(
+                f"{epochs} epochs, but this site's policy allows {self.policy.max_epochs} of a "
+                f"round (max_epochs)"
+            )
+        if ask.rounds != experiment.rounds or ask.leg >= experiment.method.exchanges:
+            raise ProtofedError("a round or a leg that its spec does not have")
+        return record
+
+    def side(self, side: int) -> None:
+        """Refuse another size of images every now and then: each is packed and kept on disk."""
+        sides = self.ledger.sides_today()
+        if side not in sides:
+            if len(sides) >= MOST_SIDES:
+                raise ProtofedError(f"images of more than {MOST_SIDES} sizes in a day")
+            self.ledger.write("", "", "side", side)
+
+    def training(self, ask: SiteRequest, record: AnsweredRun) -> None:
+        """Refuse to train again and again for one leg; what is answered from memory is free."""
+        self._repeats(len(record.trained.get((ask.round, ask.leg), [])), f"round {ask.round + 1}")
+
+    def scoring(
+        self, ask: SiteRequest, brief: RunDescription, record: AnsweredRun, key: str
+    ) -> None:
+        """Refuse scores that the spec does not ask for, or more than the policy allows."""
+        experiment, most = brief.experiment, self.policy.max_scores
+        due = ask.round % experiment.evaluate_every == 0 or ask.round == experiment.rounds
+        if not due or ask.round < 1:
+            raise ProtofedError(f"no score is due after round {ask.round}")
+        known = set(record.scored.get(ask.round, []))
+        if key in known:
+            return  # the same model and state have the same score, which is known there
+        self._repeats(len(known), f"the score of round {ask.round}")
+        if most is not None and record.count_scores() >= most:
+            raise ProtofedError(f"this site's policy allows {most} scores of a run (max_scores)")
+
+    def _repeats(self, before: int, what: str) -> None:
+        if before > self.policy.max_repeats:
+            raise ProtofedError(
+                f"{what} was asked for {before} times with other messages, and this site's policy "
+                f"allows {self.policy.max_repeats} repeats (max_repeats)"
+            )
+
+
+def check_inbox(inbox: Message, site: Site) -> None:
+    """Refuse a message whose model cannot be one of this net that somebody has trained."""
+    if type(inbox.model) is not Model:
+        raise ProtofedError("a message without a model's form")
+    fresh = site.initial_model()
+    _same_form("weights", inbox.model.weights, fresh.weights, LARGEST_WEIGHT)
+    _same_form("buffers", inbox.model.buffers, fresh.buffers, LARGEST)
+    for name, leaf in tree.named_leaves(inbox):
+        _check_numbers(name, leaf, LARGEST)
+
+
+def _same_form(
+    what: str, found: Mapping[str, Any], wanted: Mapping[str, Tensor], most: float
+) -> None:
+    for name, tensor in found.items():
+        if name not in wanted or not isinstance(tensor, Tensor):
+            raise ProtofedError(
+                f"model.{what}: {printable_text(str(name), 60)} is no part of this net"
+            )
+        if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
+            raise ProtofedError(f"model.{what}.{name}: not of the form that this net has")
+        _check_numbers(f"model.{what}.{name}", tensor, most)
+
+
+def _check_numbers(name: str, tensor: Tensor, most: float) -> None:
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise ProtofedError(f"{printable_text(name, 80)}: not a dense tensor")
+    if tensor.numel() and tensor.dtype != torch.bool:
+        low, high = (float(edge) for edge in tensor.detach().aminmax())
+        if not -most <= low <= high <= most:
+            raise ProtofedError(
+                f"{printable_text(name, 80)}: holds NaN or a number beyond {most:g}"
+            )
+
+
+def check_test_counts(labels: Tensor, policy: SitePolicy) -> None:
+    """Refuse scores of test images so few that a score would count them, where counts stay here."""
+    counts = labels.bincount()
+    few = counts[(counts > 0) & (counts < policy.min_examples)]
+    if not policy.send_counts and len(few):
+        raise ProtofedError(
+            f"a class has fewer than {policy.min_examples} test images here, and this site keeps "
+            f"its counts back (min_examples, send_counts)"
+        )
+
+
+@torch.inference_mode()
+def check_answers(
+    method: AnyMethod,
+    site: Site,
+    inbox: Message,
+    state: Any,
+    test: ArrayDataset,
+    policy: SitePolicy,
+) -> None:
+    """Refuse to say how often a model is right that has one answer for all: that counts a class."""
+    if policy.send_counts or not len(test):
+        return
+    answers: dict[str, list[Tensor]] = {}
+    for x, _ in site.eval_batches(test):
+        scores = {MAIN: method.predict(site, inbox, state, x)}
+        for name, each in {**scores, **method.auxiliary_predictions(site, inbox, state, x)}.items():
+            answers.setdefault(name, []).append(each.argmax(1))
+    for parts in answers.values():
+        most = int(torch.cat(parts).bincount().max())
+        if len(test) - most < policy.min_examples:
+            raise ProtofedError(
+                "the model has one answer for nearly every test image, so that its score would "
+                "count a class, and this site keeps its counts back (send_counts)"
+            )

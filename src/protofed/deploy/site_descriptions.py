@@ -1,0 +1,85 @@
+"""What a site says of itself before a run, believed only in the form that it must have."""
+
+from __future__ import annotations
+
+import re
+
+from protofed.core.reply_validation import FRAME
+from protofed.errors import ProtofedError
+from protofed.core.serialization import unpack_tree
+from protofed.runtime.json_files import (
+    parse_json_object,
+    require_fields,
+    require_int,
+    require_list,
+    require_object,
+    require_text,
+)
+from protofed.engines.flower_engine import NoAnswer
+from protofed.engines.site_protocol import SiteRequest, check_response
+from protofed.federation.remote_sites import SiteDescription
+
+MOST_IMAGES = 10**9
+MOST_CLASSES = 10_000
+MOST_CLASS_NAME, MOST_NOTE, MOST_VERSION = 200, 300, 60  # characters
+MOST_VERSIONS = 10
+FINGERPRINT = re.compile("[0-9a-f]{64}")
+
+
+def parse_site_description(
+    name: str, ask: SiteRequest, letter: bytes | NoAnswer
+) -> SiteDescription:
+    """A site's offer; one that cannot be used is refused with the field that is wrong."""
+    if isinstance(letter, NoAnswer):
+        raise ProtofedError(letter.reason)
+    try:
+        return _read(name, check_response(unpack_tree(letter, most=4 * FRAME), ask.question).told)
+    except ProtofedError as fault:
+        raise ProtofedError(f"{fault} (a new run can leave {name} out with --sites)") from fault
+
+
+def _read(name: str, text: str) -> SiteDescription:
+    try:
+        told = parse_json_object(text)
+        require_fields(told, SiteDescription._fields)
+        offer = _offer(told)
+        _check_plausible(name, offer)
+    except ProtofedError as fault:
+        raise ProtofedError(f"its description is refused: {fault}") from fault
+    return offer
+
+
+def _offer(told: dict[str, object]) -> SiteDescription:
+    """An offer in which every field is of its type and within its bounds."""
+    classes = _texts("classes", told["classes"], 1, MOST_CLASSES, MOST_CLASS_NAME)
+    held = require_object("held", told["held"])
+    return SiteDescription(
+        site=require_text("site", told["site"], 1, MOST_CLASS_NAME),
+        classes=tuple(sorted(classes)),
+        train=require_int("train", told["train"], 1, MOST_IMAGES),
+        held={label: require_int("held", count, 1, MOST_IMAGES) for label, count in held.items()},
+        test=require_int("test", told["test"], 0, MOST_IMAGES),
+        fingerprint=require_text("fingerprint", told["fingerprint"], 64, 64),
+        note=require_text("note", told["note"], 0, MOST_NOTE),
+        versions=_texts("versions", told["versions"], 0, MOST_VERSIONS, MOST_VERSION),
+    )
+
+
+def _texts(what: str, value: object, least: int, most: int, length: int) -> tuple[str, ...]:
+    entries = require_list(what, value, least, most)
+    return tuple(require_text(f"an entry of {what}", entry, 1, length) for entry in entries)
+
+
+def _check_plausible(name: str, offer: SiteDescription) -> None:
+    """Refuse what cannot be true, though each field for itself could be."""
+    if offer.site != name:
+        raise ProtofedError(f"site must be {name}, not {offer.site}")
+    if len({*offer.classes}) < len(offer.classes):
+        raise ProtofedError("classes has an entry twice")
+    if not offer.held.keys() <= {*offer.classes}:
+        raise ProtofedError("held counts a class that is not in classes")
+    counted = sum(offer.held.values())
+    if offer.held and counted != offer.train:
+        raise ProtofedError(f"held adds up to {counted}, but train is {offer.train}")
+    if not FINGERPRINT.fullmatch(offer.fingerprint):
+        raise ProtofedError("fingerprint must be the 64 digits of a SHA-256, 0 to 9 and a to f")

@@ -1,0 +1,293 @@
+"""A site's desk: it answers the coordinator with its own images, which never leave it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+from protofed.runtime.resources import tune_malloc
+from protofed.errors import ProtofedError
+from protofed.errors import printable_text
+from protofed.runtime.child_process import exit_with_pipe
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.serialization import pack_tree
+from protofed.core.serialization import unpack_tree
+from protofed.core.site import ArrayDataset
+from protofed.core.site import Site
+from protofed.core.metrics import count_correct
+from protofed.core.training import torch_threads
+from protofed.data.benchmark_info import Benchmark
+from protofed.data.benchmark_info import Domain
+from protofed.data.folder_images import read_site_domain
+from protofed.deploy.worker_socket import NO_QUESTION
+from protofed.deploy.worker_socket import open_worker_socket
+from protofed.deploy.request_judge import RUN_NAME
+from protofed.deploy.request_judge import RequestJudge
+from protofed.deploy.request_judge import RunDescription
+from protofed.deploy.request_judge import check_answers
+from protofed.deploy.request_judge import check_fields
+from protofed.deploy.request_judge import check_inbox
+from protofed.deploy.request_judge import check_test_counts
+from protofed.deploy.request_judge import parse_description
+from protofed.deploy.request_judge import parse_inquiry
+from protofed.deploy.request_judge import AnswerLedger
+from protofed.deploy.request_judge import AnsweredRun
+from protofed.deploy.console import name_some
+from protofed.deploy.console import print_line
+from protofed.deploy.policy import SitePolicy
+from protofed.deploy.policy import read_policy
+from protofed.deploy.client_state_store import ClientStateStore
+from protofed.deploy.client_state_store import KeptReply
+from protofed.engines.engine import try_training
+from protofed.engines.site_protocol import SiteRequest
+from protofed.engines.site_protocol import SiteResponse
+from protofed.engines.site_protocol import counts_to_json
+from protofed.engines.site_protocol import make_refusal
+from protofed.engines.site_protocol import make_response
+from protofed.federation.environment import data_fingerprints
+from protofed.federation.remote_sites import SiteDescription
+from protofed.federation.remote_sites import site_place
+from protofed.federation.remote_sites import software_versions
+from typing import Any
+from typing import NamedTuple
+import argparse
+import hashlib
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+
+LOG = "worker.log at the site"
+MOST_TRACEBACKS = 50
+
+
+class RunSeat(NamedTuple):
+    """This site's place in one run."""
+
+    brief: RunDescription
+    server: Site
+    own: Site | None
+    test: ArrayDataset
+
+    @property
+    def method(self) -> AnyMethod:
+        """The method of the run."""
+        return self.brief.experiment.method
+
+
+class RequestHandler:
+    """Answers one question at a time; what it must remember lies in files below `home`.
+
+    Every question is judged first: by its form, by what its run is about, by the policy, and by
+    what was answered before. What happens is said on stdout, for who has let this site join;
+    names of files only there.
+    """
+
+    def __init__(self, name: str, data: Path, home: Path, policy: SitePolicy):
+        self.name, self.data, self.home, self.policy = name, data, home, policy
+        self.ledger = AnswerLedger(home)
+        self.judge = RequestJudge(policy, self.ledger)
+        self.broken = 0  # questions that ended in a fault of the program
+        self.seats: dict[str, RunSeat] = {}  # the newest alone
+        self.skipped: dict[str, str] = {}  # files that were told of
+
+    def answer(self, letter: bytes) -> bytes:
+        """A packed answer to a packed question; faults are answers too."""
+        ask = unpack_tree(letter, self.policy.most_bytes)
+        if type(ask) is not SiteRequest:
+            raise ProtofedError(f"a {type(ask).__name__} is no question")
+        work = {
+            "hello": self._hello,
+            "describe": self._describe,
+            "train": self._train,
+            "score": self._score,
+        }
+        try:
+            check_fields(ask)
+            return pack_tree(work[ask.what](ask))
+        except ProtofedError as fault:
+            return pack_tree(self._refused(ask, printable_text(str(fault), 300)))
+        except Exception as fault:  # a broken question must not end the worker
+            self.broken += 1
+            if self.broken <= MOST_TRACEBACKS:  # a server that wants to fill the disk cannot
+                traceback.print_exc()
+            return pack_tree(self._refused(ask, f"{type(fault).__name__}, see {LOG}"))
+
+    def _refused(self, ask: SiteRequest, reason: str) -> SiteResponse:
+        """A refusal, told here and put on record."""
+        what = ask.what if type(ask.what) is str else "?"
+        self.ledger.write_refusal(_run_of(ask), printable_text(what, 20), reason)
+        print_line(f"{_title(ask)}refused: {reason}")
+        return make_refusal(ask, reason)
+
+    def _hello(self, ask: SiteRequest) -> SiteResponse:
+        return make_response(ask, told=self.name)
+
+    def _describe(self, ask: SiteRequest) -> SiteResponse:
+        """What this site offers; a run that its policy forbids is refused here already."""
+        inquiry = parse_inquiry(ask.brief)
+        self.judge.inquiry(inquiry)
+        self.judge.side(inquiry.side)
+        domain, classes = self._images(inquiry.side)
+        counts = domain.train.labels.bincount(minlength=len(classes)).tolist()
+        held = {name: count for name, count in zip(classes, counts, strict=True) if count}
+        sums = data_fingerprints(Benchmark("", classes, (domain,)))
+        offer = SiteDescription(
+            site=self.name,
+            classes=classes,
+            train=len(domain.train),
+            held=held if self.policy.send_counts else {},
+            test=len(domain.test),
+            fingerprint=sums[self.name],
+            note=domain.note,
+            versions=software_versions(),
+        )
+        return make_response(ask, told=json.dumps(offer._asdict()))
+
+    def _images(self, side: int) -> tuple[Domain, tuple[str, ...]]:
+        """This site's images; what is wrong with them is for its own log alone."""
+        try:
+            domain, classes, skipped = read_site_domain(self.data, self.name, side)
+        except ProtofedError as fault:
+            print(f"error: {fault}", file=sys.stderr, flush=True)
+            print_line(f"the images cannot be used: {fault}")
+            raise ProtofedError(f"its images cannot be used, see {LOG}") from fault
+        if skipped and skipped != self.skipped:
+            names = name_some([f"{name} ({why})" for name, why in skipped.items()])
+            print_line(f"{len(skipped)} files of {self.data} are skipped: {names}")
+        self.skipped = skipped
+        return domain, classes
+
+    def _seat(self, ask: SiteRequest) -> tuple[RunSeat, AnsweredRun]:
+        """The place in a run that a question is about, if the run may be; the newest is kept."""
+        brief = (
+            self.seats[ask.brief].brief if ask.brief in self.seats else parse_description(ask.brief)
+        )
+        record = self.judge.run(ask, brief)
+        if ask.brief not in self.seats:
+            experiment = brief.experiment
+            self.judge.side(experiment.data.side)
+            domain, classes = self._images(experiment.data.side)
+            if list(classes) != brief.classes:
+                raise ProtofedError("its classes are not those that were agreed on")
+            place = site_place(experiment, classes, brief.sizes, domain)
+            self.seats = {ask.brief: RunSeat(brief, *place)}
+        if record is None:
+            label = brief.experiment.method.info.label
+            print_line(f"{_title(ask)}{label}, {brief.experiment.rounds} rounds")
+            self.ledger.write(ask.run, brief.digest, "begin")
+            record = self.ledger.runs[ask.run]
+        return self.seats[ask.brief], record
+
+    def _train(self, ask: SiteRequest) -> SiteResponse:
+        """A leg of training; asked again from the same state, the answer is the one given before.
+
+        The policy is applied on the way out, so that one that was tightened holds for old replies.
+        """
+        seat, record = self._seat(ask)
+        if seat.own is None:
+            raise ProtofedError("is left out of the training")
+        check_inbox(ask.inbox, seat.own)
+        store = ClientStateStore(self.home, ask)
+        last = store.before(ask)
+        state = last.state if last else seat.method.init_client(seat.own)
+        key = _key(ask.inbox, state)
+        kept = store.at(ask, key)
+        if kept is None:
+            self.judge.training(ask, record)
+            self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, key)
+            kept = self._trained(ask, seat, seat.own, state)
+            store.keep(ask, key, kept)
+        return make_response(ask, reply=self.policy.filtered(kept.reply))
+
+    def _trained(self, ask: SiteRequest, seat: RunSeat, site: Site, state: Any) -> KeptReply:
+        """What comes of a leg."""
+        began = time.monotonic()
+        with torch_threads(seat.brief.experiment.threads):
+            reply, after = try_training(seat.method, site, ask.inbox, state, ask.step)
+        _tell_trained(ask, reply.fault, time.monotonic() - began)
+        return KeptReply(reply, after)
+
+    def _score(self, ask: SiteRequest) -> SiteResponse:
+        """The right answers on this site's test images: of the product, or of its own model."""
+        seat, record = self._seat(ask)
+        site = seat.own if seat.method.personal and seat.own else seat.server
+        check_inbox(ask.inbox, site)
+        last = ClientStateStore(self.home, ask).before(ask) if site is seat.own else None
+        state = last.state if last else seat.method.init_client(site)
+        key = _key(ask.inbox, state)
+        self.judge.scoring(ask, seat.brief, record, key)
+        check_test_counts(seat.test.labels, self.policy)
+        # On record before it is looked at: a refusal tells something of the answers, too.
+        self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=key)
+        with torch_threads(seat.brief.experiment.threads):
+            check_answers(seat.method, site, ask.inbox, state, seat.test, self.policy)
+            counted = count_correct(seat.method, site, ask.inbox, state, seat.test)
+        return make_response(ask, told=counts_to_json(counted))
+
+
+def _key(inbox: Message, state: Any) -> str:
+    """What an answer follows from: the message, and the state that it meets."""
+    return hashlib.sha256(pack_tree([inbox, state])).hexdigest()
+
+
+def _run_of(ask: SiteRequest) -> str:
+    """The name of a question's run, if it has one."""
+    return ask.run if type(ask.run) is str and RUN_NAME.fullmatch(ask.run) else ""
+
+
+def _title(ask: SiteRequest) -> str:
+    """The run that a line is about; one that is only asked about has no name yet."""
+    return f"run {_run_of(ask)[:8]}: " if _run_of(ask) else "a new run: "
+
+
+def _tell_trained(ask: SiteRequest, fault: str, seconds: float) -> None:
+    leg = f", exchange {ask.leg + 1}" if ask.leg else ""
+    how = fault or f"trained in {seconds:.1f} s"
+    print_line(f"{_title(ask)}round {ask.round + 1} of {ask.rounds}{leg}: {how}")
+
+
+def worker_main_site() -> None:
+    """Answer at a socket until the parent ends."""
+    parser = argparse.ArgumentParser()
+    for name in ("name", "data", "home", "socket", "policy", "life"):
+        parser.add_argument(f"--{name}", required=name != "policy")
+    given = parser.parse_args()
+    exit_with_pipe(int(given.life))
+    tune_malloc()
+    policy = read_policy(Path(given.policy) if given.policy else None)
+    limit_memory(policy.max_memory_gb)
+    desk = RequestHandler(given.name, Path(given.data), Path(given.home), policy)
+    with open_worker_socket(Path(given.socket)) as door:
+        while True:
+            # A link that was killed while it waited: the next one asks again.
+            with suppress(EOFError, OSError, AuthenticationError), door.accept() as connection:
+                _serve(desk, connection)
+
+
+def limit_memory(gigabytes: float | None) -> None:
+    """Let this process take so much memory, or four fifths of the machine's: what a server asks
+    for beyond that is refused as one answer, instead of bringing the machine down.
+    """
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = int(gigabytes * 1e9) if gigabytes else pages * 4 // 5
+    with suppress(ValueError, OSError):  # a lower limit is set already
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _serve(desk: RequestHandler, connection: Connection) -> None:
+    letter = connection.recv_bytes(desk.policy.most_bytes)
+    try:
+        answer = desk.answer(letter)
+    except (ProtofedError, MemoryError) as fault:  # not even a question
+        print(f"refused: {fault or type(fault).__name__}", file=sys.stderr, flush=True)
+        answer = NO_QUESTION
+    connection.send_bytes(answer)
+
+
+if __name__ == "__main__":
+    worker_main_site()

@@ -1,0 +1,118 @@
+"""The local engine: all clients in this process, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Generic
+
+import torch
+
+from protofed.core import tree
+from protofed.runtime.atomic_io import atomic_write
+from protofed.errors import ProtofedError
+from protofed.core.message import Message
+from protofed.core.method import C, Method, S
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
+from protofed.core.metrics import Tallies, count_correct
+from protofed.engines.shared_memory import SpillDict
+from protofed.engines.engine import try_training
+
+CPU = torch.device("cpu")
+IN_MEMORY = 2**27  # bytes of client states, and of one exchange's replies; more goes to disk
+SHARD = 2**28  # bytes of client states in one file of a checkpoint
+
+
+class LocalEngine(Generic[S, C]):
+    """Simulates a federation; the order in which clients run never changes a bit.
+
+    `scratch` is the folder for states and replies that would not fit into memory. On another
+    `device` than the CPU clients compute one at a time; their states stay in this machine's memory.
+    """
+
+    def __init__(
+        self,
+        method: Method[S, C],
+        sites: Mapping[ClientId, Site],
+        tests: Mapping[str, ArrayDataset] | None = None,
+        order: Callable[[Iterable[ClientId]], Iterable[ClientId]] = sorted,
+        scratch: Path | None = None,
+        device: torch.device = CPU,
+    ):
+        self.method, self.sites, self.tests, self.order = method, sites, tests or {}, order
+        self.scratch, self.device = scratch, device
+        self.states: MutableMapping[ClientId, C]  # only of clients that have trained
+        self.states = SpillDict(IN_MEMORY, scratch)
+
+    def state(self, client: ClientId) -> C:
+        """A client's private state; before its first training, the initial one."""
+        if client in self.states:
+            return self.states[client]
+        return self.method.init_client(self.sites[client])
+
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> Mapping[ClientId, Message]:
+        trained = ((c, *self._train(c, inboxes[c], step)) for c in self.order(inboxes))
+        return self._piled(trained)
+
+    def _piled(self, trained: Iterable[tuple[ClientId, Message, C]]) -> Mapping[ClientId, Message]:
+        """Take the states of clients as they come, and pile up their replies."""
+        replies: SpillDict[ClientId, Message] = SpillDict(IN_MEMORY, self.scratch)
+        for client, reply, state in trained:
+            replies[client], self.states[client] = reply, state
+        return replies
+
+    def _train(self, client: ClientId, inbox: Message, step: RoundContext) -> tuple[Message, C]:
+        """A client's reply and state; on another device there is room for one client at a time."""
+        site, state = self.sites[client], self.state(client)
+        if self.device == CPU:
+            return try_training(self.method, site, inbox, state, step)
+        there = (
+            site.to_device(self.device),
+            tree.to(inbox, self.device),
+            tree.to(state, self.device),
+        )
+        reply, after = try_training(self.method, *there, step)
+        return tree.to(reply, CPU), tree.to(after, CPU)
+
+    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+        return {
+            client: {name: self._tally(client, inbox, test) for name, test in self.tests.items()}
+            for client in who
+        }
+
+    def _tally(self, client: ClientId, inbox: Message, test: ArrayDataset) -> Tallies:
+        site, state = (
+            self.sites[client].to_device(self.device),
+            tree.to(self.state(client), self.device),
+        )
+        return count_correct(
+            self.method, site, tree.to(inbox, self.device), state, test.to(self.device)
+        )
+
+    def close(self) -> None:
+        """Nothing to end: it all happened in this process."""
+
+    def save(self, folder: Path) -> None:
+        for number, clients in enumerate(self._shards()):
+            shard = {client: self.states[client] for client in clients}
+            atomic_write(folder / f"clients-{number}.safetensors", pack_tree(shard))
+
+    def _shards(self) -> list[list[ClientId]]:
+        """The clients with a state, cut so that no group's states are larger than a file may be."""
+        cut, size = [], 0
+        for client in sorted(self.states):
+            size += tree.nbytes(self.states[client])
+            cut.append((size // SHARD, client))
+        return [[client for _, client in group] for _, group in groupby(cut, lambda pair: pair[0])]
+
+    def load(self, folder: Path) -> None:
+        self.states = SpillDict(IN_MEMORY, self.scratch)
+        for file in sorted(folder.glob("clients*.safetensors")):
+            shard: dict[ClientId, C] = unpack_tree(file.read_bytes())
+            if not isinstance(shard, dict) or not all(isinstance(client, int) for client in shard):
+                raise ProtofedError(f"{file} does not hold the states of clients")
+            self.states.update(shard)

@@ -1,0 +1,474 @@
+"""A worker: a process that trains and scores clients for the one that started it.
+
+It is started by a command of its own (`COMMAND`) rather than by multiprocessing, which would run
+the caller's script a second time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait
+from multiprocessing.reduction import recv_handle
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from protofed.core import tree
+from protofed.runtime.resources import tune_malloc
+from protofed.errors import ProtofedError
+from protofed.runtime.child_process import exit_with_pipe
+from protofed.runtime.resources import free_memory
+from protofed.runtime.resources import usable_cores
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.method import C
+from protofed.core.method import Method
+from protofed.core.method import S
+from protofed.core.site import ArrayDataset
+from protofed.core.site import ClientId
+from protofed.core.site import RoundContext
+from protofed.core.site import SCAN_BATCH
+from protofed.core.site import SERVER
+from protofed.core.site import Site
+from protofed.core.metrics import Tallies
+from protofed.core.metrics import count_correct
+from protofed.core.metrics import merge_counts
+from protofed.engines.shared_memory import SharedTreeBuffer
+from protofed.engines.shared_memory import shared_memory_handle
+from protofed.engines.engine import try_training
+from protofed.engines.local_engine import LocalEngine
+from typing import Any
+from typing import NamedTuple
+from typing import Protocol
+from typing import TypeVar
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+import torch
+import traceback
+
+T = TypeVar("T")
+COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "from protofed.engines.multiprocess import main; main()"
+)
+
+
+class WorkerLink:
+    """One end of a socket between two processes of one user, so pickled objects may pass.
+
+    Plain pickle: the kind that torch gives to multiprocessing would move tensors elsewhere.
+    """
+
+    def __init__(self, handle: int):
+        self.connection = Connection(handle)
+
+    def give(self, thing: object) -> None:
+        """Send an object that pickle knows."""
+        self.connection.send_bytes(pickle.dumps(thing))
+
+    def take(self) -> Any:
+        """Wait for an object; EOFError if the other end is gone."""
+        return pickle.loads(self.connection.recv_bytes())
+
+
+class WorkerHandles(NamedTuple):
+    """What a worker inherits, by number: a socket, a pipe that ends with the parent, two arenas."""
+
+    link: int
+    life: int
+    down: int  # arena for what a client is given
+    up: int  # arena for what a client gives back
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """A federation for a worker; its images are outlines, the pixels come in an arena."""
+
+    method: AnyMethod
+    threads: int
+    sites: Mapping[ClientId, Site]
+    tests: Mapping[str, ArrayDataset]
+
+
+class TaskInput(NamedTuple):
+    """A message and a client's state: what a task starts from, in the arena `down`."""
+
+    inbox: Message
+    state: Any
+
+
+class WorkerTask(Protocol):
+    """Something that a worker does for a client."""
+
+    @property
+    def client(self) -> ClientId:
+        """Whose work it is."""
+
+    def do(self, given: TaskInput, desk: WorkerContext) -> Any:
+        """Work, at the worker; the answer that goes over the socket."""
+
+    def take(self, answer: Any, up: SharedTreeBuffer) -> Any:
+        """What came of it, at the parent."""
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Let a client train; gives its reply and its new state."""
+
+    client: ClientId
+    step: RoundContext
+
+    def do(self, given: TaskInput, desk: WorkerContext) -> list[Any]:
+        site = desk.sites[self.client]
+        return desk.up.write(
+            [*try_training(desk.method, site, given.inbox, given.state, self.step)]
+        )
+
+    def take(self, answer: list[Any], up: SharedTreeBuffer) -> list[Any]:
+        return tree.clone(up.read(answer))
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """Count a client's right answers on some rows of a test set."""
+
+    client: ClientId
+    test: str
+    first: int
+    last: int
+
+    def do(self, given: TaskInput, desk: WorkerContext) -> Tallies:
+        some = desk.tests[self.test].slice(self.first, self.last)
+        return count_correct(desk.method, desk.sites[self.client], given.inbox, given.state, some)
+
+    def take(self, answer: Tallies, up: SharedTreeBuffer) -> Tallies:
+        return answer
+
+
+class WorkerContext:
+    """What a worker has before it: a federation, and the arena for what clients give back."""
+
+    def __init__(self, setup: WorkerSetup, images: SharedTreeBuffer, up: SharedTreeBuffer):
+        self.method, self.up = setup.method, up
+        pixels = images.read(shared_images(setup.sites, setup.tests))
+        self.sites, self.tests = attach_images(setup.sites, setup.tests, pixels)
+
+
+def shared_images(sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset]) -> list[Any]:
+    """Every tensor that sites and test sets hold, as a tree."""
+    trains = [[site.train.images, site.train.labels] for site in sites.values()]
+    sets = [[test.images, test.labels] for test in tests.values()]
+    return [trains, sets, next(iter(sites.values())).public]  # public: the same at every site
+
+
+def attach_images(
+    sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset], images: list[Any]
+) -> tuple[dict[ClientId, Site], dict[str, ArrayDataset]]:
+    """Sites and test sets with the tensors of a tree that `images_of` made."""
+    trains, sets, public = images
+    furnished = {
+        client: replace(site, train=ArrayDataset(*pair), public=public)
+        for (client, site), pair in zip(sites.items(), trains, strict=True)
+    }
+    return furnished, {name: ArrayDataset(*pair) for name, pair in zip(tests, sets, strict=True)}
+
+
+class WorkerProcess:
+    """A worker's place: it is briefed on a federation, then does tasks for it, until it is not."""
+
+    def __init__(self, handles: WorkerHandles):
+        self.link = WorkerLink(handles.link)
+        self.down, self.up = SharedTreeBuffer(handles.down), SharedTreeBuffer(handles.up)
+        self.desk: WorkerContext | None = None
+
+    def serve(self) -> None:
+        """Answer whatever comes over the socket; EOFError when the parent has closed it."""
+        sys.path[:] = self.link.take()  # so that a user's own method is found here too
+        while True:
+            letter = self.link.connection.recv_bytes()
+            self.link.give(_faults_as_answers(partial(self._answer, letter)))
+
+    def _answer(self, letter: bytes) -> object:
+        wish, given = pickle.loads(letter)  # a fault where the method is of a module not found here
+        if isinstance(wish, WorkerSetup):
+            torch.set_num_threads(wish.threads)  # variables of the environment could say otherwise
+            self.desk = WorkerContext(
+                wish, SharedTreeBuffer(recv_handle(self.link.connection)), self.up
+            )
+            return "ready"
+        assert self.desk is not None, "briefed before any task"
+        task: WorkerTask = wish
+        return task.do(TaskInput(*self.down.read(given)), self.desk)
+
+
+def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
+    """What some work gives; a fault is an answer too, with its trace as a note."""
+    try:
+        return work()
+    except Exception as fault:
+        trace = "".join(traceback.format_exception(fault))
+        try:
+            told: Exception = pickle.loads(pickle.dumps(fault))
+        except Exception:  # not every exception can be built again from its arguments
+            told = RuntimeError(f"{type(fault).__name__}: {fault}")
+        told.add_note(f"in a worker process:\n{trace}")
+        return told
+
+
+def worker_main() -> None:
+    """Work with the handles that the command line names."""
+    handles = WorkerHandles(*map(int, sys.argv[1:]))
+    tune_malloc()
+    exit_with_pipe(handles.life)
+    with suppress(EOFError, OSError):  # the parent has gone, perhaps in mid-message
+        WorkerProcess(handles).serve()
+
+
+LONGEST_END = 5  # seconds that a worker has to end by itself
+
+
+class WorkerHandle:
+    """One worker process."""
+
+    def __init__(self) -> None:
+        self.down, self.up = (
+            SharedTreeBuffer(shared_memory_handle()),
+            SharedTreeBuffer(shared_memory_handle()),
+        )
+        ours, theirs = socket.socketpair()
+        life, self.life = os.pipe()
+        handles = WorkerHandles(theirs.fileno(), life, self.down.handle, self.up.handle)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *map(str, handles)],
+            pass_fds=handles,
+        )
+        theirs.close()
+        os.close(life)
+        self.link = WorkerLink(ours.detach())
+        self.link.give(sys.path)
+
+    def set_up(self, setup: WorkerSetup, images: SharedTreeBuffer) -> None:
+        """Tell it of a federation, and wait until it knows."""
+        self.link.give((setup, None))
+        send_handle(self.link.connection, images.handle, self.process.pid)
+        unwrap_answer(self.link.take())
+
+    def end(self) -> int:
+        """End the process, by force if need be; its exit code."""
+        self.link.connection.close()
+        os.close(self.life)
+        try:
+            code = self.process.wait(LONGEST_END)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        os.close(self.down.handle)
+        os.close(self.up.handle)
+        return code
+
+
+def unwrap_answer(answer: Any) -> Any:
+    """A worker's answer; a fault that it met is raised here."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class WorkerPool:
+    """Workers that share a list of tasks; one that dies is replaced, and its task begun again."""
+
+    def __init__(self, count: int):
+        self.workers = [WorkerHandle() for _ in range(count)]  # they import torch side by side
+
+    def set_up(
+        self, setup: WorkerSetup, images: SharedTreeBuffer, tell: Callable[[str], None]
+    ) -> None:
+        """Tell everyone of a federation, and whom to tell of deaths; may be done again."""
+        self.setup, self.images, self.tell = setup, images, tell
+        for worker in self.workers:
+            worker.set_up(setup, images)
+
+    def run_tasks(
+        self, tasks: Sequence[WorkerTask], given: Callable[[ClientId], TaskInput]
+    ) -> Iterator[tuple[int, Any]]:
+        """Each task's number and what came of it, as they finish; they start in their order."""
+        waiting, died = deque(range(len(tasks))), set[int]()
+        busy: dict[WorkerHandle, int] = {}
+        while waiting or busy:
+            for worker in self.workers:
+                if waiting and worker not in busy:
+                    busy[worker] = number = waiting.popleft()
+                    self._start(worker, tasks[number], given)
+            ready = wait([worker.link.connection for worker in busy])
+            for worker in [w for w in busy if w.link.connection in ready]:
+                number = busy.pop(worker)
+                try:
+                    answer = worker.link.take()
+                except (EOFError, ConnectionError):
+                    self._replace(worker, tasks[number].client, last=number in died)
+                    died.add(number)
+                    waiting.appendleft(number)
+                else:
+                    yield number, tasks[number].take(unwrap_answer(answer), worker.up)
+
+    def _start(
+        self, worker: WorkerHandle, task: WorkerTask, given: Callable[[ClientId], TaskInput]
+    ) -> None:
+        outline = worker.down.write([*given(task.client)])
+        with suppress(ConnectionError):  # it died while it was idle: `take` will see it
+            worker.link.give((task, outline))
+
+    def _replace(self, worker: WorkerHandle, client: ClientId, last: bool) -> None:
+        """Report whose worker died and start another one, unless that was its last chance."""
+        code = worker.end()
+        ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        whose = "the server" if client == SERVER else f"client {client}"  # its model is scored
+        news = f"{whose}: its worker process died ({ending})"
+        if last:
+            self.workers.remove(worker)
+            raise ProtofedError(
+                f"{news} twice\nthe machine may lack memory: use fewer workers (--workers 1), "
+                f"smaller batches, or look at the system's log"
+            )
+        self.tell(f"{news} and was started again")
+        fresh = self.workers[self.workers.index(worker)] = WorkerHandle()
+        fresh.set_up(self.setup, self.images)
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        while self.workers:
+            self.workers.pop().end()
+
+
+CHUNK = 4 * SCAN_BATCH  # test images that a worker scores at a time: whole batches, as always
+MEMORY_EACH = 2**29  # bytes that a worker may need: torch, a model, a batch's activations
+
+
+def worker_count(participants: int, threads: int) -> int:
+    """How many workers this machine can feed; none where one process does as well."""
+    count = min(usable_cores() // threads, participants, free_memory() // (2 * MEMORY_EACH))
+    return count if count > 1 else 0
+
+
+class WorkerEngine(LocalEngine[S, C]):
+    """Hands clients to processes, the longest first; their states stay in this process.
+
+    Workers take a second or two to start, so it trains by itself for the first `patience`
+    seconds: short runs end before that, and long ones do not notice.
+    """
+
+    def __init__(
+        self,
+        method: Method[S, C],
+        sites: Mapping[ClientId, Site],
+        tests: Mapping[str, ArrayDataset] | None = None,
+        *,
+        workers: int,
+        threads: int = 1,
+        patience: float = 0,
+        scratch: Path | None = None,
+        tell: Callable[[str], None] = lambda news: None,
+    ):
+        super().__init__(method, sites, tests, scratch=scratch)
+        clients = len(sites.keys() - {SERVER})
+        self.count, self.threads = min(workers, max(clients, 1)), threads
+        self.patience, self.tell = patience, tell
+        self.crew: WorkerPool | None = None
+        self.images = SharedTreeBuffer(shared_memory_handle())
+        self.bare = self.images.write(shared_images(self.sites, self.tests))
+        whole = self.images.read(self.bare)
+        self.sites, self.tests = attach_images(self.sites, self.tests, whole)
+
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> Mapping[ClientId, Message]:
+        return self._piled(self._trained(inboxes, step))
+
+    def _trained(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> Iterator[tuple[ClientId, Message, C]]:
+        """Each client with its reply and its new state, as they finish."""
+        waiting = sorted(inboxes, key=lambda c: (-len(self.sites[c].train), c))
+        while waiting and not self._has_crew():
+            client = waiting.pop(0)
+            with self._patiently():
+                made = self._train(client, inboxes[client], step)
+            yield client, *made
+        tasks = [TrainTask(client, step) for client in waiting]
+        for number, (reply, state) in self._play(tasks, inboxes):
+            yield waiting[number], reply, state
+
+    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+        if not self._has_crew():
+            with self._patiently():
+                return super().score(inbox, who)
+        tasks = [
+            ScoreTask(client, name, first, first + CHUNK)
+            for client in who
+            for name, test in self.tests.items()
+            for first in range(0, max(1, len(test)), CHUNK)
+        ]
+        parts = dict(self._play(tasks, dict.fromkeys(who, inbox)))
+        cut: dict[tuple[ClientId, str], list[Tallies]] = {}
+        for number, task in enumerate(tasks):
+            cut.setdefault((task.client, task.test), []).append(parts[number])
+        return {
+            client: {name: merge_counts(cut[client, name]) for name in self.tests} for client in who
+        }
+
+    def _play(
+        self, tasks: Sequence[WorkerTask], inboxes: Mapping[ClientId, Message]
+    ) -> Iterator[tuple[int, Any]]:
+        """Let the crew do it; a fault ends the crew, as others are still at work for nothing."""
+        if not tasks or self.crew is None:
+            return
+        try:
+            yield from self.crew.run_tasks(tasks, lambda c: TaskInput(inboxes[c], self.state(c)))
+        except BaseException:
+            self._dismiss()
+            raise
+
+    def _has_crew(self) -> bool:
+        """Whether workers are there; they are started once patience is at its end."""
+        if self.crew is None and self.count and self.patience <= 0:
+            without_pixels = attach_images(self.sites, self.tests, self.bare)
+            self.crew = self._hire()
+            try:
+                setup = WorkerSetup(self.method, self.threads, *without_pixels)
+                self.crew.set_up(setup, self.images, self.tell)
+            except Exception as fault:  # a method typed in at a prompt cannot be sent, for one
+                self._dismiss()
+                self.count = 0
+                self.tell(f"workers cannot be used here, so one process does it all: {fault}")
+        return self.crew is not None
+
+    def _hire(self) -> WorkerPool:
+        return WorkerPool(self.count)
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.patience -= time.monotonic() - began
+
+    def _dismiss(self) -> None:
+        if self.crew is not None:
+            self.crew.end()
+            self.crew = None
+
+    def close(self) -> None:
+        self._dismiss()
+        os.close(self.images.handle)

@@ -1,0 +1,196 @@
+"""Memory that two processes see, or that lies in a file: trees go in, views of them come out."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import tempfile
+import weakref
+from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.errors import ProtofedError
+
+T = TypeVar("T")
+K = TypeVar("K")
+PAGE = mmap.ALLOCATIONGRANULARITY
+ALIGN = 64  # bytes, as torch aligns what it allocates: kernels must not see a difference
+
+
+class SharedTreeBuffer:
+    """A block behind a file handle that grows as needed; whoever has the handle can map it.
+
+    A tree is written as its tensors in a row. What says how to read them back is the outline of
+    the tree: the same tree with tensors that have a shape, strides and a dtype but no memory.
+    """
+
+    def __init__(self, handle: int, start: int = 0):
+        self.handle, self.start = handle, start  # a start is a whole number of pages
+        self.memory = torch.empty(0, dtype=torch.uint8)
+        self.maps: WeakSet[mmap.mmap] = WeakSet()  # those that somebody still looks through
+
+    def write(self, thing: T) -> T:
+        """Copy a tree in, over what was there before; its outline."""
+        shape = tree_outline(thing)
+        copies, targets = tree.leaves(thing), tree.leaves(self._views(shape, grow=True))
+        for target, source in zip(targets, copies, strict=True):
+            target.copy_(source)
+        return shape
+
+    def read(self, shape: T) -> T:
+        """The tree that was written with this outline, as views: good until the next write."""
+        return self._views(shape, grow=False)
+
+    def _views(self, shape: T, grow: bool) -> T:
+        places, end = _places(shape)
+        if end > len(self.memory):
+            if grow:
+                _reserve(self.handle, self.start, end)
+            raw = mmap.mmap(self.handle, end, offset=self.start)
+            self.memory = torch.frombuffer(raw, dtype=torch.uint8)  # goes with the last view of it
+            self.maps.add(raw)
+        starts = iter(places)
+
+        def view(leaf: Tensor) -> Tensor:
+            start = next(starts)
+            raw = self.memory[start : start + leaf.numel() * leaf.element_size()]
+            return raw.view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
+
+        return tree.map(view, shape)
+
+
+def _reserve(handle: int, start: int, size: int) -> None:
+    """Have a file hold so many bytes, as a write to a map that finds no room kills a process."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, start, size)
+        else:
+            os.ftruncate(handle, max(start + size, os.fstat(handle).st_size))
+    except OSError as fault:
+        raise ProtofedError(
+            f"no room for {size:,} bytes beside the run, or in shared memory: {fault.strerror}\n"
+            f"free some, or put the run on another disk with --out"
+        ) from fault
+
+
+def tree_outline(thing: T) -> T:
+    """A tree with the same shapes, strides and dtypes that holds no numbers."""
+    return tree.map(lambda leaf: torch.empty_like(leaf, device="meta"), thing)
+
+
+def _places(shape: object) -> tuple[list[int], int]:
+    """Where each tensor of an outline starts, and where the last one ends."""
+    places, end = [], 0
+    for leaf in tree.leaves(shape):
+        places.append(end)
+        end += -(-leaf.numel() * leaf.element_size() // ALIGN) * ALIGN
+    return places, end
+
+
+def shared_memory_handle() -> int:
+    """A handle of memory that has no name: the system frees it with its last process."""
+    return os.memfd_create("protofed") if hasattr(os, "memfd_create") else unnamed_file()
+
+
+def unnamed_file(folder: Path | None = None) -> int:
+    """A handle of a file that has no name: the system frees it with its last handle and map."""
+    with tempfile.TemporaryFile(dir=folder) as stream:
+        return os.dup(stream.fileno())
+
+
+@dataclass(frozen=True, eq=False)
+class FileSlot:
+    """A place in a file, and the maps through which somebody may still be looking at it."""
+
+    start: int
+    size: int
+    maps: WeakSet[mmap.mmap] = field(default_factory=WeakSet)
+
+
+class FiledTree(NamedTuple, Generic[T]):
+    """A tree in a file: where, and its outline."""
+
+    slot: FileSlot
+    shape: T
+
+
+class SpillDict(MutableMapping[K, T]):
+    """Trees by key: in memory while there is room (bytes), the rest in one nameless file.
+
+    From the file a tree is mapped when it is asked for, and unmapped when it is let go of: a walk
+    over the pile holds one tree at a time. No place is written to that anybody still looks at.
+    """
+
+    def __init__(self, room: int, folder: Path | None = None):
+        self.room, self.folder = room, folder
+        self.held: dict[K, T | FiledTree[T]] = {}
+        self.left: list[FileSlot] = []  # whose trees were replaced
+        self.end, self.handle = 0, -1
+
+    def __setitem__(self, key: K, thing: T) -> None:
+        size, before = tree.nbytes(thing), self.held.get(key)
+        room = self.room + (0 if before is None else self._in_memory(before))
+        filed = size > room
+        self.held[key] = self._filed(thing) if filed else thing
+        self.room = room if filed else room - size
+        self._leave(before)
+
+    def _in_memory(self, held: T | FiledTree[T]) -> int:
+        return 0 if isinstance(held, FiledTree) else tree.nbytes(held)
+
+    def _leave(self, held: T | FiledTree[T] | None) -> None:
+        if isinstance(held, FiledTree):
+            self.left.append(held.slot)
+
+    def _filed(self, thing: T) -> FiledTree[T]:
+        if self.handle < 0:
+            self.handle = unnamed_file(self.folder)
+            weakref.finalize(self, os.close, self.handle)
+            _allow_many_maps()
+        slot = self._slot(_places(thing)[1])
+        return FiledTree(slot, SharedTreeBuffer(self.handle, slot.start).write(thing))
+
+    def _slot(self, needed: int) -> FileSlot:
+        for slot in self.left:
+            if slot.size >= needed and not slot.maps:
+                self.left.remove(slot)
+                return slot
+        slot = FileSlot(self.end, -(-needed // PAGE) * PAGE)
+        self.end += slot.size
+        return slot
+
+    def __getitem__(self, key: K) -> T:
+        held = self.held[key]
+        if not isinstance(held, FiledTree):
+            return held
+        arena = SharedTreeBuffer(self.handle, held.slot.start)
+        thing: T = arena.read(held.shape)
+        held.slot.maps.update(arena.maps)
+        return thing
+
+    def __delitem__(self, key: K) -> None:
+        held = self.held.pop(key)
+        self.room += self._in_memory(held)
+        self._leave(held)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def _allow_many_maps() -> None:
+    """Let this process have as many open files as it may: Python keeps one for each map."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

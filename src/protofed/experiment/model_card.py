@@ -1,0 +1,214 @@
+"""The model card: what a finished run is made of, good for, and not good for, on one page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
+from protofed.errors import ProtofedError, count_noun, printable_text
+from protofed.data.partition import ClientPartRecord
+from protofed.experiment import run_records
+from protofed.spec.experiment_spec import method_name
+from protofed.federation.evaluation import DomainScores
+from protofed.spec.spec_parser import load_spec
+from protofed.experiment.run_records import DoneRecord, World
+from protofed.experiment.result import RunResult, check_finished, make_result, read_result
+from protofed.experiment.run_folder import RunDir
+from protofed.spec.experiment_spec import Experiment
+from protofed.experiment.remote_experiment import is_remote
+from protofed.methods import METHODS
+
+Rows = Sequence[Sequence[str]]
+WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
+
+
+def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
+    """Write a run's card, and mark it as finished: last, so that no finished run lacks one."""
+    scores = file_sha256(folder.scores)  # so that swapped files are noticed
+    done: DoneRecord = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
+    folder.write_card(card_from_run(folder, experiment, make_result(folder, done)))
+    folder.write("done", done)
+
+
+def model_card(folder: RunDir) -> str:
+    """The card of a finished run as Markdown; made from its other files if there is none."""
+    if not folder.done.exists():
+        raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
+    check_finished(folder)
+    if folder.card.exists():  # unless somebody has removed it
+        return read_file_bytes(folder.card).decode(errors="replace")
+    return card_from_run(folder, load_spec(folder.path), read_result(folder))
+
+
+def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> str:
+    """The card of a run whose experiment is known; its method may be a stranger's."""
+    world = run_records.read_record_file(run_records.WORLD, folder.path / "env.json")
+    holdings = run_records.read_record_file(run_records.HOLDINGS, folder.path / "partition.json")
+    sections = [
+        _heading(experiment),
+        _scores(result),
+        _data(experiment, holdings),
+        _traffic(experiment, folder),
+        _limits(experiment, result),
+        _repeat(folder.path, experiment, result, world),
+    ]
+    return "\n".join(line for section in sections for line in (*section, ""))
+
+
+def repeat_command(folder: Path, experiment: Experiment) -> str:
+    """The command that makes a run anew, in a folder beside it."""
+    spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(f"{folder}-again")
+    if is_remote(experiment):
+        sites = shlex.quote(",".join(experiment.data.domains))
+        return f"protofed submit {spec} --sites {sites} --out {out}"
+    return f"protofed run --spec {spec} --out {out}"
+
+
+def escape_markdown(text: object) -> str:
+    """A stranger's text as plain words: nothing in it is Markdown, HTML, or a new line."""
+    marked = re.sub(r"([\\`*_{}\[\]()#!|~$^]|^[-+])", r"\\\1", printable_text(str(text)))
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _heading(experiment: Experiment) -> list[str]:
+    about, nets = experiment.method.info, " and ".join(dict.fromkeys(experiment.nets))
+    paper = ", ".join(filter(None, [about.title, f"{about.venue} {about.year or ''}".strip()]))
+    lines = [
+        f"# {escape_markdown(about.label)} on {escape_markdown(experiment.data.label)}",
+        "",
+        f"A classifier of images: the net {escape_markdown(nets)}, trained by {escape_markdown(about.label)} in "
+        f"{count_noun(experiment.rounds, 'round')}. The method: {escape_markdown(paper)}.",
+    ]
+    return lines + (
+        [f"Note on the method: {escape_markdown(about.caveat)}."] if about.caveat else []
+    )
+
+
+def _scores(result: RunResult) -> list[str]:
+    columns = [result.last, result.last_five]
+    rows = [
+        [result.named(domain), *(_percent(scores.domains[domain]) for scores in columns)]
+        for domain in result.last.domains
+    ]
+    rows += [[name, *(_percent(getattr(s, name)) for s in columns)] for name in ("mean", "worst")]
+    head = ["accuracy % on", result.rules["last"], result.rules["last_five"]]
+    lines = ["## How well it does", "", *_table(head, rows), "", f"{_worst(result.last)}."]
+    if result.clients is not None:
+        domains = list(result.last.domains)
+        told = [[f"client {c}", *(_percent(row[d]) for d in domains)] for c, row in _of(result)]
+        lines += ["", "Each client has a model of its own; the scores above are their mean.", ""]
+        lines += _table(["own model of", *domains], told)
+    return lines
+
+
+def _of(result: RunResult) -> list[tuple[str, dict[str, float | None]]]:
+    return [(client, dict(row)) for client, row in (result.clients or {}).items()]
+
+
+def _worst(scores: DomainScores) -> str:
+    known = {name: score for name, score in scores.domains.items() if score is not None}
+    if not known:
+        return "There were no test images: nothing is known of how well it does"
+    low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    gap = (
+        f", {known[high] - known[low]:.2f} points below {escape_markdown(high)}"
+        if low != high
+        else ""
+    )
+    return f"It does worst on **{escape_markdown(low)}**: {known[low]:.2f} %{gap} (last round)"
+
+
+def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[str]:
+    data = experiment.data
+    seen = f"{data.side} x {data.side} pixels, {data.channels} channels"
+    rows = []
+    for part in holdings:
+        held = part["held"]
+        least = f"{min(held.values())} to {max(held.values())}" if held else "none"
+        who = [str(part["client"]), str(part["domain"])]
+        rows.append([*who, str(sum(held.values())), str(len(held)), least])
+    head = ["client", "domain", "training images", "classes", "images of a class"]
+    unseen = experiment.leave_out
+    return [
+        "## What it was trained on",
+        "",
+        f"Images of {escape_markdown(data.label)} (revision {escape_markdown(data.revision)}), domains "
+        f"{escape_markdown(', '.join(data.domains))}, at {seen}."
+        + (f" Nobody trained on {escape_markdown(unseen)}." if unseen else ""),
+        "",
+        *_table(head, rows),
+    ]
+
+
+def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
+    """What crossed the wire, and so what who coordinates can see."""
+    travels, sums = experiment.method.payload, {way: Counter[str]() for way in WAYS}
+    for line in folder.lines(folder.rounds):
+        for way, total in sums.items():
+            total.update(line["parts"][way] or {"all parts": line[f"bytes_{way}"]})
+    rows = [
+        [WAYS[way], name, format_bytes(n)]
+        for way, found in sums.items()
+        for name, n in found.items()
+    ]
+    up = escape_markdown(", ".join(travels.up) or "nothing")
+    return [
+        "## What travelled",
+        "",
+        *_table(["direction", "part", "bytes in the whole run"], rows),
+        "",
+        f"Who coordinates sees of each client, in each round that it takes part in: {up}; how "
+        "many images it has; and what it reports, such as its loss. No image is part of a message. "
+        "There is no encryption against the coordinator and no noise for privacy: weights and "
+        "prototypes can tell something of the images that they come from.",
+    ]
+
+
+def _limits(experiment: Experiment, result: RunResult) -> list[str]:
+    notices = [f"- {escape_markdown(notice)}" for notice in result.notices]
+    return [
+        "## Limits",
+        "",
+        "- The scores hold for images like the test images of the domains above. Another camera, "
+        "clinic or style is another domain, and nothing is known of it"
+        + (
+            f" but the score on {escape_markdown(experiment.leave_out)}."
+            if experiment.leave_out
+            else "."
+        ),
+        "- One run with one seed: a repetition with another seed gives other scores.",
+        "- It always answers with one of its classes, also for an image that shows none of "
+        "them, and its probabilities have not been calibrated.",
+        "- It was not validated for any use where a mistake does harm, and is no medical device.",
+        *notices,
+    ]
+
+
+def _repeat(folder: Path, experiment: Experiment, result: RunResult, world: World) -> list[str]:
+    versions = ", ".join(f"{name} {world[name]}" for name in ("python", "torch") if name in world)
+    return [
+        "## To make it again",
+        "",
+        f"Spec digest `{result.digest}`; protofed {escape_markdown(world.get('protofed', '?'))} with "
+        f"{escape_markdown(versions)}. The same spec, torch and images give the same bits:",
+        "",
+        f"    {printable_text(repeat_command(folder, experiment))}"
+        if method_name(experiment.method) in METHODS
+        else "From Python, as the method is not one of protofed's own.",
+    ]
+
+
+def _percent(score: float | None) -> str:
+    return "-" if score is None else f"{score:.2f}"
+
+
+def _table(head: Sequence[str], rows: Rows) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [
+        f"| {' | '.join(cell if cell == '---' else escape_markdown(cell) for cell in line)} |"
+        for line in lines
+    ]

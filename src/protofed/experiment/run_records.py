@@ -1,0 +1,189 @@
+"""The shapes of a run folder's files, and their one reader: a wrong file is told in a sentence.
+
+Whoever reads a file of a run folder does so by its shape here, so that nobody behind this point
+meets a field that is missing, of another type, or a number that no run could have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from protofed.runtime.atomic_io import read_file_bytes
+from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.json_files import parse_json, read_json_file
+from protofed.data.partition import ClientPartRecord
+
+T = TypeVar("T")
+Line = dict[str, Any]
+ADVICE = "restore it from a copy, or repeat the run: `protofed run` with --again, or a new --out"
+
+# Exactly the fields that are named, so that no changed letter makes a file say less.
+EXACTLY = ConfigDict(extra="forbid", strict=True)
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Number = Annotated[int, Field(ge=1, le=1_000_000)]  # of a round, or of a leg
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Percent = Annotated[float, Field(ge=0, le=100)] | None
+Metric = Annotated[float, Field(allow_inf_nan=False)] | None
+Digest = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
+
+
+@with_config(ConfigDict(extra="allow", strict=True))
+class SpecRecord(TypedDict):
+    """spec.json: the digest of an experiment, beside its fields."""
+
+    digest: Digest
+    leave_out: NotRequired[str | None]
+
+
+@with_config(EXACTLY)
+class DoneRecord(TypedDict):
+    """done: of which experiment, what to know of it, and the digest of its scores.jsonl."""
+
+    digest: Digest
+    notices: list[str]
+    scores: Digest
+
+
+@with_config(EXACTLY)
+class ManifestRecord(TypedDict):
+    """manifest.json: of which experiment and round, and the digests of scores so far and files."""
+
+    experiment: Digest
+    round: Number
+    scores: Digest
+    sha256: Annotated[dict[str, Digest], Field(min_length=1)]
+
+
+@with_config(EXACTLY)
+class KeepRecord(TypedDict):
+    """keep.json: the rounds whose checkpoints stay."""
+
+    rounds: list[int]
+
+
+@with_config(EXACTLY)
+class ScoreTables(TypedDict):
+    """Accuracy by domain, and what follows from it."""
+
+    domains: dict[str, Percent]
+    mean: Percent
+    worst: Percent
+    spread: Percent
+
+
+@with_config(EXACTLY)
+class ScoreLine(ScoreTables):
+    """A line of scores.jsonl."""
+
+    round: Number
+    opinions: NotRequired[dict[str, ScoreTables]]
+    own: NotRequired[ScoreTables]
+    clients: NotRequired[dict[str, dict[str, Percent]]]
+    missing: NotRequired[list[str]]
+
+
+@with_config(EXACTLY)
+class TrafficParts(TypedDict):
+    """The bytes that travelled, by part."""
+
+    up: dict[str, Count]
+    down: dict[str, Count]
+
+
+@with_config(EXACTLY)
+class RoundLine(TypedDict):
+    """A line of rounds.jsonl."""
+
+    round: Number
+    bytes_up: Count
+    bytes_down: Count
+    parts: TrafficParts
+    seconds: Seconds
+    legs: list[dict[str, dict[str, Metric]]]
+
+
+@with_config(EXACTLY)
+class EventLine(TypedDict):
+    """A line of events.jsonl: of a reply or a whole round, of a checkpoint, or of lines lost."""
+
+    round: Count  # 0 where a run starts over
+    reason: str
+    leg: NotRequired[Number]
+    client: NotRequired[int | str | None]
+    checkpoint: NotRequired[Number]
+
+
+SPEC, DONE = TypeAdapter(SpecRecord), TypeAdapter(DoneRecord)
+MANIFEST, KEEP = TypeAdapter(ManifestRecord), TypeAdapter(KeepRecord)
+World = dict[str, str | dict[str, str]]  # env.json: versions, and digests of data
+WORLD: TypeAdapter[World] = TypeAdapter(World)
+Holdings = list[ClientPartRecord]  # partition.json: who holds what
+HOLDINGS: TypeAdapter[Holdings] = TypeAdapter(Holdings)
+LINES: dict[str, TypeAdapter[Any]] = {
+    "scores.jsonl": TypeAdapter(ScoreLine),
+    "rounds.jsonl": TypeAdapter(RoundLine),
+    "events.jsonl": TypeAdapter(EventLine),
+}
+
+
+def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
+    """The content of a JSON file, if it has its shape."""
+    try:
+        return check_shape(shape, read_json_file(file), file)
+    except ProtofedError as fault:
+        raise ProtofedError(f"{fault}\n{ADVICE}") from fault
+
+
+def check_shape(shape: TypeAdapter[T], content: object, source: object) -> T:
+    """Plain data, if it has a shape; else the first thing that is wrong with it."""
+    try:
+        return shape.validate_python(content)
+    except ValidationError as fault:
+        first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(step) for step in first["loc"]) or "all of it"
+        told = printable_text(f"{where}: {first['msg']}", 200)
+        raise ProtofedError(f"{source} is damaged: {told}") from fault
+
+
+def read_record_lines(file: Path) -> list[Line]:
+    """The lines of a JSON Lines file; a last one that a crash cut short is left out."""
+    found = []
+    for line, _ in _lines(file):
+        if isinstance(line, ProtofedError):
+            raise ProtofedError(f"{line}\n{ADVICE}") from line
+        found.append(line)
+    return found
+
+
+def undamaged_lines(file: Path) -> list[tuple[Line, bytes]]:
+    """The lines that are sound, read and as they are; for who can do without the others."""
+    return [(line, raw) for line, raw in _lines(file) if not isinstance(line, ProtofedError)]
+
+
+def count_damaged_lines(file: Path) -> int:
+    """How many lines are not sound."""
+    return sum(isinstance(line, ProtofedError) for line, _ in _lines(file))
+
+
+def _lines(file: Path) -> Iterator[tuple[Line | ProtofedError, bytes]]:
+    """Each line, read or what is wrong with it, and its bytes; no file has no lines."""
+    try:
+        *whole, last = read_file_bytes(file).split(b"\n") if file.exists() else [b""]
+    except OSError as fault:
+        raise ProtofedError(f"{file} cannot be read: {fault.strerror}\n{ADVICE}") from fault
+    for number, raw in enumerate([*whole, last], start=1):
+        read = _line(LINES[file.name], raw, f"{file}, line {number}")
+        if number <= len(whole) or not isinstance(read, ProtofedError):
+            yield read, raw + b"\n"
+
+
+def _line(shape: TypeAdapter[Line], raw: bytes, source: str) -> Line | ProtofedError:
+    try:
+        return check_shape(shape, parse_json(raw, source), source)
+    except ProtofedError as fault:
+        return fault

@@ -1,0 +1,139 @@
+"""A run folder opened again: its federation, its states, and what its models say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protofed.errors import ProtofedError
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model
+from protofed.core.site import ArrayDataset, ClientId, Site
+from protofed.core.training import torch_threads
+from protofed.engines.local_engine import LocalEngine
+from protofed.experiment.checkpoint import Checkpoint, load_server_state
+from protofed.federation.build import Federation, build_federation
+from protofed.spec.spec_parser import load_spec
+from protofed.federation.remote_sites import remote_federation
+from protofed.experiment.result import check_finished
+from protofed.experiment.run_folder import RunDir, check_is_run
+from protofed.spec.experiment_spec import Experiment
+from protofed.experiment.remote_experiment import is_remote, recorded_descriptions
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run after some of its rounds."""
+
+    experiment: Experiment
+    federation: Federation
+    round: int
+    server: Any
+    engine: LocalEngine[Any, Any]
+
+    @property
+    def method(self) -> AnyMethod:
+        """The method of the run."""
+        return self.experiment.method
+
+    def speaker(self, client: ClientId | None = None) -> tuple[Site, Any]:
+        """Who predicts: the server; for personal methods a client, the first one if not named."""
+        if not self.method.personal:
+            site = self.federation.server
+            return site, self.method.init_client(site)
+        client = min(self.federation.sites) if client is None else client
+        return self.federation.sites[client], self.engine.state(client)
+
+    def predictions(self, data: ArrayDataset) -> Tensor:
+        """The predicted classes [N] of all images of `data`."""
+        return self.scores(data).argmax(1)
+
+    def scores(self, data: ArrayDataset) -> Tensor:
+        """What the method says of all images of `data`, [N, C]."""
+        site, state = self.speaker()
+        inbox = self.method.publish(self.server)
+        with torch_threads(self.experiment.threads):
+            rows = [self.method.predict(site, inbox, state, x) for x in _inputs(site, data)]
+        return torch.cat(rows)
+
+    def model(self) -> tuple[Site, Model]:
+        """The site and the model behind `predictions`."""
+        site, state = self.speaker()
+        return site, self._whole(site, state)
+
+    def model_at(self, site: Site) -> Model:
+        """A client's own model if the method is personal, else the server's."""
+        return self._whole(site, self.engine.state(site.id) if self.method.personal else None)
+
+    def _whole(self, site: Site, state: object) -> Model:
+        """What was published; what the server lacks, the state adds."""
+        own = state if isinstance(state, Model) else Model()
+        return site.initial_model() | self.method.publish(self.server).model | own
+
+    def features(self, data: ArrayDataset) -> Tensor:
+        """The features z [N, D] of all images of `data`."""
+        site, model = self.model()
+        with torch_threads(self.experiment.threads):
+            return torch.cat([site.forward_eval(model, x).z for x in _inputs(site, data)])
+
+
+def _inputs(site: Site, data: ArrayDataset) -> Iterator[Tensor]:
+    return (x for x, _ in site.eval_batches(data))
+
+
+def _last(place: RunDir) -> Checkpoint | None:
+    """The newest state; an earlier one never stands in for the last one of a finished run."""
+    found = place.find()
+    if found.faults and place.done.exists() and place.rounds_on_disk():
+        number, why = max(found.faults.items())
+        raise ProtofedError(
+            f"{place.path}: the checkpoint of round {number}, its last, cannot be used: {why}\n"
+            f"repeat the run with --again, which gives the same bits"
+        )
+    return found.checkpoint
+
+
+def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
+    """A run with its images, after its last round that is on disk, or after one that was kept."""
+    opened = open_trained_model(folder, finished)
+    if is_remote(opened.experiment):
+        raise ProtofedError(
+            f"{folder}: its images are at its sites, and this needs images\n"
+            f"`protofed predict` and `protofed export` do without"
+        )
+    return opened
+
+
+def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
+    """The same for who needs no images: those of a federation across machines are not here."""
+    check_is_run(folder)
+    place, experiment = RunDir(folder), load_spec(folder)
+    if place.done.exists():
+        check_finished(place)
+    checkpoint = _last(place) if finished is None else place.kept(finished)
+    if checkpoint is None:
+        there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"
+        raise ProtofedError(
+            f"{folder}: no checkpoint of round {finished or 'any'}; there are: {there}\n"
+            f"a run keeps its last ones, and those named with --keep"
+        )
+    federation = _federation(folder, experiment)
+    engine: LocalEngine[Any, Any] = LocalEngine(
+        experiment.method, federation.everyone, federation.tests
+    )
+    engine.load(checkpoint.folder)
+    return TrainedRun(
+        experiment, federation, checkpoint.round, load_server_state(checkpoint), engine
+    )
+
+
+def _federation(folder: Path, experiment: Experiment) -> Federation:
+    """What the run stands on: the images, or what the sites have said of theirs."""
+    if is_remote(experiment):
+        return remote_federation(experiment, recorded_descriptions(folder))
+    return build_federation(experiment)

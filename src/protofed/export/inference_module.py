@@ -1,0 +1,347 @@
+"""What a model's file says of it, so that it can be used without the run it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import fields
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.errors import printable_text
+from protofed.runtime.json_files import parse_json
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model
+from protofed.core.model import NetOutput
+from protofed.core.prototypes import Prototypes
+from protofed.core.rng import rng
+from protofed.core.site import ClientId
+from protofed.core.site import PixelTransform
+from protofed.core.site import Site
+from protofed.data.transforms import ImageTransform
+from protofed.federation.environment import describe_environment
+from protofed.experiment.trained_run import TrainedRun
+from protofed.experiment.trained_run import open_trained_model
+from protofed.experiment.result import read_evaluations
+from protofed.experiment.result import read_result
+from protofed.experiment.run_folder import RunDir
+from protofed.spec.experiment_spec import Experiment
+from protofed.experiment.remote_experiment import is_remote
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import ValidationError
+from torch import Tensor
+from torch import nn
+from typing import Annotated
+from typing import Any
+from typing import Literal
+from typing import NamedTuple
+from typing import cast
+import copy
+import json
+import torch
+
+INPUT = (
+    "images: uint8 [N, side, side, 3], red, green, blue from 0 to 255, rows from the top; the whole"
+    " image turned upright and resized bilinearly; scaling and normalisation happen inside"
+)
+OUTPUT = "logits: float32 [N, classes]; probabilities: their softmax, float32 [N, classes]"
+
+Shift = Annotated[float, Field(allow_inf_nan=False)]
+Scale = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
+
+
+class ModelMetadata(BaseModel):
+    """Texts under these names lie in the file's own place for metadata, each as JSON."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    protofed: Literal[1] = 1  # of this list; another number is another list
+    classes: tuple[str, ...] = Field(min_length=1)
+    side: int = Field(ge=1, le=4096)
+    channels: int = Field(ge=1, le=3)  # that the net sees; the file takes three in any case
+    # Of red, green and blue between 0 and 1: subtracted, and divided by, inside the file.
+    mean: tuple[Shift, ...] = Field(min_length=3, max_length=3)
+    std: tuple[Scale, ...] = Field(min_length=3, max_length=3)
+    input: str = INPUT
+    output: str = OUTPUT
+    method: str
+    net: str
+    round: int  # after which the model is taken
+    rounds: int
+    client: int | None = Field(default=None, ge=0)  # whose own model it is, in personal methods
+    domain: str = ""  # of that client
+    digest: str  # of the spec: the name of the run
+    scores: dict[str, Any]  # accuracy in % on the test images, with the rule it was taken by
+    notices: tuple[str, ...] = ()
+    made_with: dict[str, str]
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The model in one line."""
+        whose = "" if self.client is None else f", client {self.client} ({self.domain})"
+        return f"{self.method} with {self.net}, round {self.round} of {self.rounds}{whose}"
+
+    def texts(self) -> dict[str, str]:
+        """For metadata that holds nothing but texts."""
+        return {name: json.dumps(value) for name, value in self.model_dump(mode="json").items()}
+
+    @classmethod
+    def read(cls, texts: Mapping[str, str], file: object) -> ModelMetadata:
+        """The facts in a file's metadata; a stranger's file is refused."""
+        if "protofed" not in texts:
+            raise ProtofedError(
+                f"{file} was not written by `protofed export`: its metadata does not name classes"
+            )
+        given = {n: parse_json(t, f"{file}: its {printable_text(n, 60)}") for n, t in texts.items()}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as fault:
+            first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
+            told = printable_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+            raise ProtofedError(f"{file}: its metadata is damaged: {told}") from fault
+
+
+def portable_spec(experiment: Experiment) -> dict[str, Any]:
+    """The spec without the path of a folder of images, which is nobody else's business."""
+    spec = experiment.to_dict()
+    if spec["data"]["name"] != experiment.data.label:
+        spec["data"]["name"] = f"./{experiment.data.label}"
+    return spec
+
+
+class ModelOutputs(NamedTuple):
+    """What a model says of images."""
+
+    logits: Tensor  # [N, C]
+    chances: Tensor  # [N, C] their softmax
+    nearest: Tensor | None = None  # [N, C] minus squared distance to each class's next prototype
+
+
+Drawn = dict[str, Tensor]  # what a method drew to predict, by the meaning of the stream
+
+
+@dataclass(frozen=True)
+class ListeningSite(Site):
+    """A site that remembers which model a method predicts with, and what it draws for that."""
+
+    heard: list[Model] = field(default_factory=list)
+    drawn: Drawn = field(default_factory=dict)
+
+    def look(self, model: Model, x: Tensor, *more: object) -> NetOutput:
+        self.heard.append(model)
+        return super().forward_eval(model, x, *more)
+
+    def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
+        return self.drawn.setdefault(_meaning(key), super().randn(shape, *key))
+
+
+@dataclass(frozen=True)
+class FrozenSite(Site):
+    """A site whose net holds its weights already, and whose draws are drawn.
+
+    It looks with that net, whatever model it is told, so that a graph has no other weights.
+    """
+
+    drawn: Drawn = field(default_factory=dict)
+
+    def look(self, model: Model, x: Tensor, *more: object) -> NetOutput:
+        out: NetOutput = self.net(x, *more)
+        return out
+
+    def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
+        return self.drawn[_meaning(key)]
+
+
+def _meaning(key: tuple[int | str, ...]) -> str:
+    return " ".join(map(str, key))
+
+
+class InferenceModule(nn.Module):
+    """Images [N, side, side, 3] uint8 to logits [N, C] and probabilities [N, C]."""
+
+    def __init__(self, method: AnyMethod, site: FrozenSite, protos: Prototypes | None):
+        super().__init__()
+        self.net = site.net
+        self.method, self.site, self.protos = method, site, protos
+        self.eval()
+
+    @property
+    def pixels(self) -> PixelTransform:
+        """How stored images become the net's input."""
+        return self.site.pixels
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The whole way, as a graph that knows no protofed."""
+        x = self.pixels.normalize(images)
+        logits = self.method.predict(self.site, Message(), Model(), x)
+        return logits, logits.softmax(1)
+
+    @torch.no_grad()
+    def answer(self, images: Tensor) -> ModelOutputs:
+        """Scores, and the distances to prototypes where the method has some."""
+        logits, chances = self(images)
+        if self.protos is None:
+            return ModelOutputs(logits, chances)
+        z = self.net(self.pixels.normalize(images)).z
+        return ModelOutputs(logits, chances, self.protos.nearest_scores(z, self.net.classes))
+
+
+def record_inputs(
+    method: AnyMethod, site: Site, inbox: Message, state: object, images: Tensor
+) -> InferenceModule:
+    """The model that a method predicts with at a site, caught while it does so."""
+    listening = ListeningSite(**_fields(site))
+    method.predict(listening, inbox, state, site.pixels.normalize(images))
+    if len(listening.heard) != 1:
+        raise ProtofedError(
+            f"{method.info.label} asks {len(listening.heard)} models to predict; only the "
+            "model of a method that asks one can be taken along"
+        )
+    return freeze_site(method, site, listening.heard[0], listening.drawn, inbox.protos)
+
+
+def freeze_site(
+    method: AnyMethod,
+    site: Site,
+    model: Model,
+    drawn: Drawn,
+    protos: Prototypes | None,
+) -> InferenceModule:
+    """A copy of a site's net with the weights put in, as a module."""
+    net = copy.deepcopy(site.net)
+    net.load_state_dict({**model.weights, **model.buffers}, strict=True)
+    net.requires_grad_(False)
+    _check_finite(
+        {**net.state_dict(), **drawn, **({"prototypes": protos.vectors} if protos else {})}
+    )
+    return InferenceModule(method, FrozenSite(**{**_fields(site), "net": net}, drawn=drawn), protos)
+
+
+def _check_finite(numbers: Mapping[str, Tensor]) -> None:
+    """Refuse a model that could say nothing of any image."""
+    for name, one in numbers.items():
+        if not one.isfinite().all():
+            raise ProtofedError(
+                f"the model is of no use: {printable_text(name, 60)} holds NaN or infinity\n"
+                f"its file was damaged, or its training diverged: export or train it anew"
+            )
+
+
+def _fields(site: Site) -> dict[str, Any]:
+    return {f.name: getattr(site, f.name) for f in fields(Site)}
+
+
+CHECKED = 64  # images that a written file is checked on, from all domains alike
+DRAWN = "images of noise (the real ones are at the sites)"
+
+
+class TrainedProduct(NamedTuple):
+    """A model that can be asked, wherever it lies."""
+
+    facts: ModelMetadata
+    answer: Callable[[Tensor], ModelOutputs]  # images [N, side, side, 3] uint8
+    portable: InferenceModule | None = None  # where it can be looked into, for heat maps
+
+
+class LoadedModel(NamedTuple):
+    """A model of a run, and images with what the run itself says of them."""
+
+    product: TrainedProduct
+    portable: InferenceModule
+    images: Tensor  # [N, side, side, 3] uint8
+    logits: Tensor  # [N, C]
+    kind: str = "test images"  # what these images are
+
+
+def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedModel:
+    """The newest model of a run; of personal methods, a client's own."""
+    opened = open_trained_model(folder)
+    away = is_remote(opened.experiment)
+    _check_client(opened, client, away)
+    images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
+    site, state = opened.speaker(client)
+    inbox = opened.method.publish(opened.server)
+    portable = record_inputs(opened.method, site, inbox, state, images[:1])
+    with torch.no_grad():
+        logits = opened.method.predict(site, inbox, state, site.pixels.normalize(images))
+    facts = _facts(opened, RunDir(folder), client)
+    product = TrainedProduct(facts, portable.answer, portable)
+    return LoadedModel(product, portable, images, logits, *([DRAWN] if away else []))
+
+
+def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> None:
+    """A client must be named where each has a model, and only there; its model must be here."""
+    sites, label = opened.federation.sites, opened.method.info.label
+    if not opened.method.personal:
+        if client is not None:
+            raise ProtofedError(f"{label} has one model for all clients: leave --client out")
+        return
+    if away:
+        raise ProtofedError(
+            f"{label} leaves each site with a model of its own, and these models never left the "
+            f"sites: there is none here to take along"
+        )
+    if client not in sites:
+        there = ", ".join(f"{number} ({site.domain})" for number, site in sorted(sites.items()))
+        asked = "" if client is None else f", and there is no client {client}"
+        raise ProtofedError(
+            f"{label} leaves each client with a model of its own{asked}\n"
+            f"choose one with --client: {there}"
+        )
+
+
+def _real_images(opened: TrainedRun) -> Tensor:
+    """Test images of every domain, in colour."""
+    tests = [test.images for test in opened.federation.tests.values() if len(test)]
+    if not tests:
+        raise ProtofedError("this run has no test images, on which its model could be checked")
+    each = -(-CHECKED // len(tests))
+    return torch.cat([images[:each].expand(-1, -1, -1, 3) for images in tests])
+
+
+def _drawn(side: int) -> Tensor:
+    """Noise, where there are no images: a file must answer as the run on any pixels."""
+    chance = rng("product", "drawn")
+    return torch.randint(256, (CHECKED, side, side, 3), dtype=torch.uint8, generator=chance)
+
+
+def _facts(opened: TrainedRun, folder: RunDir, client: ClientId | None) -> ModelMetadata:
+    experiment, site = opened.experiment, opened.federation.server
+    pixels = cast(ImageTransform, site.pixels)  # what every federation is assembled with
+    home = "" if client is None else opened.federation.sites[client].domain
+    net = experiment.nets[0 if client is None else client % len(experiment.nets)]
+    versions = describe_environment()
+    return ModelMetadata(
+        classes=opened.federation.benchmark.classes,
+        side=experiment.data.side,
+        channels=pixels.channels,
+        mean=pixels.mean,
+        std=pixels.std,
+        method=opened.method.info.label,
+        net=net,
+        round=opened.round,
+        rounds=experiment.rounds,
+        client=client,
+        domain=home,
+        digest=experiment.digest,
+        scores=_scores(folder, opened.round, client),
+        notices=tuple(opened.federation.notices),
+        made_with={name: versions[name] for name in ("protofed", "torch", "pillow")},
+        spec=portable_spec(experiment),
+    )
+
+
+def _scores(folder: RunDir, number: int, client: ClientId | None) -> dict[str, Any]:
+    """Accuracy on the test images: a client's own, the finished run's, or the newest round's."""
+    newest = next(one for one in read_evaluations(folder) if one.round == number)
+    if client is not None and newest.clients:
+        return {"last": {"rule": f"round {number}", "domains": newest.clients[str(client)]}}
+    if not folder.done.exists():
+        return {"last": {"rule": f"round {number}", **newest.scores.to_dict()}}
+    told = read_result(folder).to_dict()
+    return {name: told[name] for name in ("last", "last_five")}

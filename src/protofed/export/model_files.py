@@ -1,0 +1,332 @@
+"""safetensors: the weights by name, for Python; the net is built anew from the spec inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from protofed.runtime.atomic_io import atomic_write
+from protofed.errors import ProtofedError
+from protofed.errors import printable_text
+from protofed.runtime.json_files import parse_json
+from protofed.runtime.resources import is_out_of_memory
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import SERVER
+from protofed.core.site import Site
+from protofed.data.transforms import ImageTransform
+from protofed.federation.build import NOTHING
+from protofed.federation.build import build_nets
+from protofed.spec.spec_parser import spec_from_dict
+from protofed.export.inference_module import ModelMetadata
+from protofed.export.inference_module import InferenceModule
+from protofed.export.inference_module import ModelOutputs
+from protofed.export.inference_module import freeze_site
+from protofed.export.inference_module import LoadedModel
+from protofed.export.inference_module import TrainedProduct
+from safetensors.torch import save
+from torch import Tensor
+from torch.jit._trace import TracerWarning
+from typing import Any
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+import io
+import json
+import logging
+import os
+import safetensors
+import torch
+import warnings
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+PROTOTYPES, DRAWN = "prototypes.", "drawn."  # before names that are no weights
+TABLE = ("vectors", "labels", "counts")
+
+
+def safetensors_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
+    """The file's bytes: weights and buffers as the net names them, then prototypes."""
+    tensors = dict(portable.net.state_dict())
+    if portable.protos is not None:
+        tensors |= {f"{PROTOTYPES}{name}": getattr(portable.protos, name) for name in TABLE}
+    tensors |= {f"{DRAWN}{meaning}": one for meaning, one in portable.site.drawn.items()}
+    return save({name: one.contiguous().clone() for name, one in tensors.items()}, facts.texts())
+
+
+def read_safetensors(path: Path) -> TrainedProduct:
+    """The model in a safetensors file."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            facts = ModelMetadata.read(file.metadata() or {}, path)
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (safetensors.SafetensorError, OSError) as fault:
+        raise ProtofedError(f"{path} cannot be read as safetensors: {fault}") from fault
+    try:
+        portable = _rebuilt(facts, tensors, path)
+    except (RuntimeError, LookupError, TypeError, ValueError) as fault:  # what does not fit the net
+        first = printable_text(str(fault).split("\n")[0], 200)
+        raise ProtofedError(f"{path}: its weights do not fit its spec: {first}") from fault
+    return TrainedProduct(facts, portable.answer, portable)
+
+
+def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> InferenceModule:
+    experiment = spec_from_dict(facts.spec, f"{path}: the spec inside")
+    seen = experiment.data.side, experiment.data.channels
+    if seen != (facts.side, facts.channels):
+        raise ValueError(f"images of side {facts.side} with {facts.channels} channels")
+    nets = build_nets(experiment, len(facts.classes))
+    net = nets[(facts.client or 0) % len(nets)]
+    site = Site(
+        id=SERVER,
+        domain=facts.domain,
+        classes=len(facts.classes),
+        net=net,
+        pixels=ImageTransform(mean=facts.mean, std=facts.std, channels=facts.channels),
+        train=NOTHING,
+        training=experiment.training,
+        seed=experiment.seed,
+        sizes={},
+    )
+    others = (PROTOTYPES, DRAWN)
+    weights = {name: one for name, one in tensors.items() if not name.startswith(others)}
+    drawn = {n.removeprefix(DRAWN): one for n, one in tensors.items() if n.startswith(DRAWN)}
+    return freeze_site(experiment.method, site, Model(weights), drawn, _protos(tensors))
+
+
+def _protos(tensors: dict[str, Tensor]) -> Prototypes | None:
+    found = [tensors[PROTOTYPES + name] for name in TABLE if PROTOTYPES + name in tensors]
+    return Prototypes(*found) if found else None
+
+
+WRITES, READS = ("onnx", "onnxscript"), ("onnxruntime",)
+COMMAND = "pip install 'protofed[export]'"
+
+
+def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
+    """The file's bytes: a graph with any number of images, and the facts as metadata."""
+    _need("writing ONNX", *WRITES, *READS)
+    import onnx
+
+    images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
+    try:
+        with _exporters_own_warnings():
+            program = torch.onnx.export(
+                portable,
+                (images,),
+                dynamo=True,
+                dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
+                input_names=["images"],
+                output_names=["logits", "probabilities"],
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as fault:
+        raise ProtofedError(
+            f"torch cannot write {facts.method} with {facts.net} as ONNX\n"
+            "export it with --to safetensors or torchscript"
+        ) from fault
+    assert program is not None  # it is only with dynamo=False
+    made: ModelProto = program.model_proto
+    _forget_whence(made)
+    onnx.helper.set_model_props(made, facts.texts())
+    made.producer_name, made.producer_version = "protofed", facts.made_with["protofed"]
+    return bytes(made.SerializeToString())
+
+
+def read_onnx(path: Path) -> TrainedProduct:
+    """The model in an ONNX file, run by onnxruntime on the processor."""
+    _need("reading ONNX", *READS)
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as fault:  # its own classes for each kind of damage, with no common base
+        first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+        raise ProtofedError(f"{path} cannot be read as ONNX: {first}") from fault
+    facts = ModelMetadata.read(session.get_modelmeta().custom_metadata_map, path)
+
+    def answer(images: Tensor) -> ModelOutputs:
+        outputs = session.run(["logits", "probabilities"], {"images": images.numpy()})
+        return ModelOutputs(*map(torch.from_numpy, outputs))
+
+    return TrainedProduct(facts, answer)
+
+
+def _need(what: str, *names: str) -> None:
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise ProtofedError(
+            f"{what} needs {' and '.join(missing)}, which is not installed\nto install: {COMMAND}"
+        )
+
+
+@contextmanager
+def _exporters_own_warnings() -> Iterator[None]:
+    """Leave out what torch's exporter says of itself and nobody can mend.
+
+    It copies a class of its own that torch calls deprecated, and logs that torchvision, which
+    nothing here uses, is not installed.
+    """
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def _forget_whence(made: ModelProto) -> None:
+    """Drop the exporter's notes, which hold stack traces with paths of this machine."""
+    graph: Any = made.graph
+    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for part in (graph, made):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+
+
+FACTS = "protofed.json"  # a file inside the file
+
+
+def torchscript_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
+    """The file's bytes: a traced graph, and the facts as a file beside it."""
+    images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
+    made = io.BytesIO()
+    with _deprecated_but_asked_for(), torch.no_grad():
+        graph = torch.jit.trace(portable, (images,))
+        torch.jit.save(graph, made, _extra_files={FACTS: json.dumps(facts.texts())})
+    return made.getvalue()
+
+
+def read_torchscript(path: Path) -> TrainedProduct:
+    """The model in a TorchScript file."""
+    found: dict[str, str | bytes] = {FACTS: ""}
+    try:
+        with _deprecated_but_asked_for():
+            graph = torch.jit.load(str(path), map_location="cpu", _extra_files=found)
+    except (RuntimeError, ValueError) as fault:
+        raise ProtofedError(
+            f"{path} cannot be read as TorchScript: {printable_text(str(fault), 200)}"
+        ) from fault
+    texts = parse_json(found[FACTS] or "{}", f"{path}: its {FACTS}")
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ProtofedError(f"{path}: its {FACTS} is damaged: it must hold texts by name")
+    facts = ModelMetadata.read(texts, path)
+
+    def answer(images: Tensor) -> ModelOutputs:
+        with torch.no_grad():
+            return ModelOutputs(*graph(images))
+
+    return TrainedProduct(facts, answer)
+
+
+@contextmanager
+def _deprecated_but_asked_for() -> Iterator[None]:
+    """Programs with libtorch read nothing else, and who asks for this file knows it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        # It warns of Python values that become constants. Here these are colours and sides; that
+        # no number of images is among them is seen when the file is checked with two others.
+        warnings.simplefilter("ignore", TracerWarning)
+        yield
+
+
+TOLERANCE = 1e-3  # of the largest score: other kernels sum in another order, and no more
+
+
+class ExportFormat(NamedTuple):
+    """A kind of file."""
+
+    ending: str
+    content: Callable[[InferenceModule, ModelMetadata], bytes]
+    read: Callable[[Path], TrainedProduct]
+
+
+FORMATS = {
+    "onnx": ExportFormat(".onnx", onnx_file.onnx_bytes, onnx_file.read_onnx),
+    "safetensors": ExportFormat(
+        ".safetensors", safetensors_file.safetensors_bytes, safetensors_file.read_safetensors
+    ),
+    "torchscript": ExportFormat(
+        ".pt", torchscript_file.torchscript_bytes, torchscript_file.read_torchscript
+    ),
+}
+
+
+class OutputDifference(NamedTuple):
+    """How far a file's answers lie from the run's, at most, on so many images."""
+
+    scores: float
+    probabilities: float
+    images: int
+
+
+def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDifference:
+    """Write a file, read it anew and compare; it comes to its place only if it answers alike."""
+    beside = out.with_name(f".{os.getpid()}-{out.name}")  # the ending stays: it tells the kind
+    try:
+        atomic_write(beside, kind.content(taken.portable, taken.product.facts))
+        found = compare_outputs(kind.read(beside), taken)
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
+    return found
+
+
+def compare_outputs(product: TrainedProduct, taken: LoadedModel) -> OutputDifference:
+    """The largest differences to the run's own answers; too large ones are refused."""
+    cut = (taken.images[:1], taken.images[1:])  # two sizes of batches: both must do
+    answers = [product.answer(images) for images in cut if len(images)]
+    logits = torch.cat([answer.logits for answer in answers])
+    chances = torch.cat([answer.chances for answer in answers])
+    scores = (logits - taken.logits).abs().max().item()
+    probabilities = (chances - taken.logits.softmax(1)).abs().max().item()
+    most = TOLERANCE * max(1.0, taken.logits.abs().max().item())
+    if not (scores <= most and probabilities <= TOLERANCE):  # NaN is not
+        raise ProtofedError(
+            f"the check failed: on {len(taken.images)} {taken.kind} the file's scores differ from "
+            f"the run's by up to {scores:.2g}, and by up to {most:.2g} would be rounding\n"
+            "the file was removed; another --to may do"
+        )
+    return OutputDifference(scores, probabilities, len(taken.images))
+
+
+def _try_out(product: TrainedProduct, path: Path) -> None:
+    """Ask about one black image, so that a file which does not fit its own metadata is told."""
+    side, classes = product.facts.side, len(product.facts.classes)
+    try:
+        said = product.answer(torch.zeros(1, side, side, 3, dtype=torch.uint8))
+        fits = {tuple(one.shape) for one in said if one is not None} == {(1, classes)}
+    except Exception as fault:  # each runtime has its own classes
+        if is_out_of_memory(fault):
+            raise
+        told = printable_text(str(fault).split("\n")[0], 200)
+        raise ProtofedError(f"{path}: it cannot answer as its metadata says: {told}") from fault
+    if not fits:
+        raise ProtofedError(f"{path}: it does not tell {classes} classes apart, as it says")
+
+
+def read_export(path: Path) -> TrainedProduct:
+    """The model in a file, by its ending."""
+    for kind in FORMATS.values():
+        if path.name.lower().endswith(kind.ending):
+            if not path.is_file():
+                raise ProtofedError(f"{path} is not there")
+            product = kind.read(path)
+            _try_out(product, path)
+            return product
+    endings = ", ".join(kind.ending for kind in FORMATS.values())
+    raise ProtofedError(
+        f"{path} is no model: give a run folder, or a file that `protofed export` wrote ({endings})"
+    )

@@ -1,0 +1,228 @@
+"""From a spec to the sites of a federation, its server and its test sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from protofed.errors import ProtofedError
+from protofed.core.model import ImageShape, Net
+from protofed.core.rng import stream_seed
+from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, Site
+from protofed.data.benchmark_info import Benchmark
+from protofed.data.benchmarks import benchmark_info
+from protofed.data.benchmark_info import BenchmarkInfo, Colour
+from protofed.data.partition import (
+    ClientPart,
+    ClientPartRecord,
+    hold_out_rows,
+    partition_clients,
+    parts_to_records,
+    unused_rows,
+)
+from protofed.data.transforms import ImageTransform
+from protofed.federation.environment import data_fingerprints
+from protofed.federation.notices import data_notes, left_out_note, method_warnings
+from protofed.spec.experiment_spec import Experiment
+from protofed.nets import build_net
+
+NOTHING = ArrayDataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
+
+
+class DeclaredData(NamedTuple):
+    """What the sites of a federation say of images that never leave them."""
+
+    fingerprints: dict[str, str]  # by domain
+    held: list[ClientPartRecord]
+
+
+class Federation(NamedTuple):
+    """All that a run stands on."""
+
+    benchmark: Benchmark
+    parts: tuple[ClientPart, ...]
+    public: dict[str, Tensor]  # rows of the training images that everyone may see, by domain
+    server: Site
+    sites: dict[ClientId, Site]  # only of clients that hold images
+    tests: dict[str, ArrayDataset]
+    notices: list[str]
+    declared: DeclaredData | None = None  # where the images are elsewhere
+
+    @property
+    def everyone(self) -> dict[ClientId, Site]:
+        """The server's site and all clients'."""
+        return {SERVER: self.server, **self.sites}
+
+    def without_images(self) -> Federation:
+        """The same federation for somebody who has handed its images on, and needs no copy."""
+        sites = {
+            c: replace(site, train=NOTHING, public=NO_IMAGES) for c, site in self.sites.items()
+        }
+        return self._replace(
+            benchmark=self.benchmark._replace(domains=()),
+            sites=sites,
+            tests=dict.fromkeys(self.tests, NOTHING),
+            declared=DeclaredData(self.fingerprints(), self.held()),
+        )
+
+    def fingerprints(self) -> dict[str, str]:
+        """SHA-256 of each domain's images and labels, as the nets see them."""
+        return self.declared.fingerprints if self.declared else data_fingerprints(self.benchmark)
+
+    def held(self) -> list[ClientPartRecord]:
+        """Who holds how many images of which class, as plain data."""
+        return self.declared.held if self.declared else parts_to_records(self.parts, self.benchmark)
+
+
+def build_federation(experiment: Experiment) -> Federation:
+    """Load the data, deal it out, build the net and give every client its site."""
+    entry, benchmark = _images(experiment)
+    dealt = partition_clients(
+        experiment.partition, benchmark, experiment.seed, experiment.leave_out
+    )
+    parts, tests = scoring_split(experiment, benchmark, dealt)
+    sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
+    if not sizes:
+        raise ProtofedError("partition: no client holds any image; raise its share or samples")
+    nets = build_nets(experiment, len(benchmark.classes))
+    public = _public(experiment, benchmark, dealt)
+    trains = {domain.name: domain.train for domain in benchmark.domains}
+    first = benchmark.domains[0].train
+    server = replace(
+        server_site(
+            experiment, entry.channel_statistics, len(benchmark.classes), first, nets[0], sizes
+        ),
+        public=_shown([trains[name].take(rows).images for name, rows in public.items()]),
+    )
+    sites = {
+        part.client: replace(
+            server,
+            id=part.client,
+            domain=part.domain,
+            net=nets[part.client % len(nets)],
+            train=trains[part.domain].take(part.rows),
+        )
+        for part in parts
+        if part.client in sizes
+    }
+    told = [*method_warnings(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
+    notices = told + data_notes(benchmark, parts, sites, public, experiment.leave_out)
+    return Federation(benchmark, parts, public, server, sites, tests, notices)
+
+
+def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
+    """The spec's images; others that lie in their place are refused."""
+    data = experiment.data
+    entry = benchmark_info(data.name, bool(data.strict))
+    now = entry.data_version(data.side)
+    if data.revision != now:
+        raise ProtofedError(
+            f"{data.name} holds other images than this run is about: revision {now}, not "
+            f"{data.revision}\nrestore the images, or leave data.revision out for a new run"
+        )
+    return entry, entry.load(data.domains, data.side)
+
+
+def build_nets(experiment: Experiment, classes: int) -> list[Net]:
+    """The spec's nets with what its method adds, initialised from named streams.
+
+    Clients take them in turn. Nets that the method cannot bring together are refused.
+    """
+    image, method = ImageShape(experiment.data.channels, experiment.data.side), experiment.method
+    names, built = experiment.nets, dict[str, Net]()
+    for name in dict.fromkeys(names):
+        net = build_net(name, classes, image, experiment.seed, experiment.conv)
+        with torch.random.fork_rng():
+            torch.manual_seed(stream_seed(experiment.seed, "adapt"))
+            built[name] = method.adapt(net, image)
+    nets = [built[name] for name in names]
+    if len(set(names)) > 1 and "equal nets" in method.needs:
+        raise ProtofedError(
+            f"net: {method.info.label} needs the same net at every client, got {', '.join(names)}"
+            f"\nname one net, or choose a method whose models stay at their clients: local, fedmd, "
+            f"fedgh, or fedproto, fedtgp, fedseproto with --set method.param_avg=false"
+        )
+    if len({net.features for net in nets}) > 1 and "equal features" in method.needs:
+        widths = ", ".join(f"{n}: {net.features}" for n, net in zip(names, nets, strict=True))
+        raise ProtofedError(
+            f"net: {method.info.label} needs features of one width, got {widths}"
+            f"\nchoose nets whose features agree"
+        )
+    return nets
+
+
+def scoring_split(
+    experiment: Experiment, benchmark: Benchmark, dealt: tuple[ClientPart, ...]
+) -> tuple[tuple[ClientPart, ...], dict[str, ArrayDataset]]:
+    """Who trains on what, and the sets to score on: test images, or ones held out from clients."""
+    unseen = experiment.leave_out
+    if experiment.validation is None:
+        return dealt, {domain.name: domain.test for domain in benchmark.domains}
+    left, held = hold_out_rows(dealt, experiment.validation, experiment.seed)
+    trains = {domain.name: domain.train for domain in benchmark.domains}
+    sets = {name: trains[name].take(rows) for name, rows in held.items() if len(rows)}
+    if sets and unseen:  # none of its images is anybody's, so that all of them are held out
+        sets[unseen] = trains[unseen]
+    if not sets:
+        raise ProtofedError("validation: no client has two images, so none can be held out")
+    return left, {name: sets[name] for name in trains if name in sets}
+
+
+def _public(
+    experiment: Experiment, benchmark: Benchmark, parts: tuple[ClientPart, ...]
+) -> dict[str, Tensor]:
+    """The rows of the public images by domain; none if the method needs none."""
+    if experiment.public is None:
+        return {}
+    seen = [domain for domain in benchmark.domains if domain.name != experiment.leave_out]
+    benchmark = benchmark._replace(domains=tuple(seen))
+    if experiment.public.samples < len(benchmark.domains):
+        raise ProtofedError(
+            f"public.samples: at least one for each of the {len(benchmark.domains)} domains, "
+            f"got {experiment.public.samples}"
+        )
+    public = unused_rows(parts, benchmark, experiment.public.samples, experiment.seed)
+    if not any(len(rows) for rows in public.values()):
+        share = 0.8 / max(Counter(part.domain for part in parts).values())
+        raise ProtofedError(
+            f"public: {experiment.method.info.label} needs training images that no client holds, "
+            f"but none are left\ngive the clients less, for example with "
+            f"--set partition.kind=shares --set partition.share={share:.2g}"
+        )
+    return public
+
+
+def _shown(images: list[Tensor]) -> Tensor:
+    """Images of several domains in one tensor; grey ones get three channels if others have them."""
+    channels = max((part.shape[-1] for part in images), default=1)
+    wide = [part.expand(-1, -1, -1, channels) for part in images]
+    return torch.cat(wide) if wide else NO_IMAGES
+
+
+def server_site(
+    experiment: Experiment,
+    colours: tuple[Colour, Colour],
+    classes: int,
+    like: ArrayDataset,
+    net: Net,
+    sizes: dict[ClientId, int],
+) -> Site:
+    """The site that holds no image, of the kind of those that are `like` it."""
+    data = experiment.data
+    return Site(
+        id=SERVER,
+        domain="",
+        classes=classes,
+        net=net,
+        pixels=ImageTransform(
+            mean=colours[0], std=colours[1], channels=data.channels, pad=data.pad, flip=data.flip
+        ),
+        train=like.take(torch.arange(0)),
+        training=experiment.training,
+        seed=experiment.seed,
+        sizes=sizes,
+    )

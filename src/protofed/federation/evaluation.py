@@ -1,0 +1,166 @@
+"""From right answers to scores: accuracy by test domain, their mean, the worst, the spread."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import KeysView, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from protofed.core.method import C, Method, S
+from protofed.core.site import SERVER
+from protofed.core.metrics import MAIN, Tallies
+from protofed.engines.engine import Engine
+from protofed.federation.build import Federation
+
+LAST = 5  # evaluations that the second summary averages
+
+
+@dataclass(frozen=True)
+class DomainScores:
+    """Accuracy in per cent by test domain; None where a domain has no test images."""
+
+    domains: dict[str, float | None]
+
+    @property
+    def _known(self) -> list[float]:
+        return [score for score in self.domains.values() if score is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """The plain mean over domains, as the papers' AVG."""
+        return statistics.fmean(self._known) if self._known else None
+
+    @property
+    def worst(self) -> float | None:
+        """The accuracy on the domain that is served worst."""
+        return min(self._known, default=None)
+
+    @property
+    def spread(self) -> float | None:
+        """The (population) standard deviation between domains."""
+        return statistics.pstdev(self._known) if self._known else None
+
+    def without(self, domain: str | None) -> DomainScores:
+        """The scores on the other domains."""
+        return DomainScores({name: score for name, score in self.domains.items() if name != domain})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        return {**asdict(self), "mean": self.mean, "worst": self.worst, "spread": self.spread}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One scoring of the whole federation after `round` finished rounds."""
+
+    round: int
+    scores: DomainScores
+    auxiliary: dict[str, DomainScores] = field(default_factory=dict)  # a method's other predictors
+    own: DomainScores | None = None  # personal methods: each client on its own domain only
+    clients: dict[str, dict[str, float | None]] | None = None  # personal: client by domain
+    missing: tuple[str, ...] = ()  # domains whose sites have not answered: no mean counts them
+
+    def tables(self) -> list[KeysView[str]]:
+        """The domains of each of its tables, which are the same in all."""
+        of_scores = [self.scores, *self.auxiliary.values(), *([self.own] if self.own else [])]
+        of_clients = (self.clients or {}).values()
+        return [
+            *(scores.domains.keys() for scores in of_scores),
+            *(row.keys() for row in of_clients),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data: one line of scores.jsonl."""
+        line = {"round": self.round, **self.scores.to_dict()}
+        if self.auxiliary:
+            line["opinions"] = {name: scores.to_dict() for name, scores in self.auxiliary.items()}
+        if self.own is not None:
+            line |= {"own": self.own.to_dict(), "clients": self.clients}
+        return {**line, "missing": list(self.missing)} if self.missing else line
+
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any]) -> Evaluation:
+        """The evaluation that a line of scores.jsonl records."""
+        own = line.get("own")
+        return cls(
+            line["round"],
+            DomainScores(line["domains"]),
+            {name: DomainScores(o["domains"]) for name, o in line.get("opinions", {}).items()},
+            DomainScores(own["domains"]) if own else None,
+            line.get("clients"),
+            tuple(line.get("missing", ())),
+        )
+
+
+def evaluate_round(
+    finished: int, method: Method[S, C], server: S, federation: Federation, engine: Engine
+) -> Evaluation:
+    """Score the published product; personal methods, every client's own model everywhere.
+
+    Where nobody has counted (a site was away, or images that a client must not see), it is empty.
+    """
+    product, tests = method.publish(server), federation.tests
+    if not method.personal:
+        answers = engine.score(product, [SERVER])[SERVER]
+        columns = {name: [answers[name]] if name in answers else [] for name in tests}
+        away = tuple(name for name in tests if name not in answers)
+        return Evaluation(finished, _mean_of(columns), _opinions(columns), missing=away)
+    answers_of = engine.score(product, list(federation.sites))
+    homes = {client: site.domain for client, site in federation.sites.items()}
+    everywhere = {name: [row[name] for row in answers_of.values() if name in row] for name in tests}
+    at_home = {
+        name: [row[name] for c, row in answers_of.items() if homes[c] == name and name in row]
+        for name in tests
+    }
+    table = {
+        str(c): {n: row[n][MAIN].accuracy if n in row else None for n in tests}
+        for c, row in answers_of.items()
+    }
+    away = tuple(name for name in tests if name in homes.values() and not everywhere[name])
+    opinions = _opinions(everywhere)
+    return Evaluation(finished, _mean_of(everywhere), opinions, _mean_of(at_home), table, away)
+
+
+def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) -> DomainScores:
+    """Each domain's plain mean over those who answered."""
+    return DomainScores(
+        {
+            name: _mean([tallies[predictor].accuracy for tallies in column])
+            for name, column in columns.items()
+        }
+    )
+
+
+def _opinions(columns: Mapping[str, Sequence[Tallies]]) -> dict[str, DomainScores]:
+    """The scores of every predictor but the main one."""
+    found = [set(tallies) for column in columns.values() for tallies in column]
+    shared = set.intersection(*found) if found else set[str]()
+    return {name: _mean_of(columns, name) for name in sorted(shared - {MAIN})}
+
+
+def score_rules(evaluations: int, missing: Sequence[Sequence[str]] = ()) -> dict[str, str]:
+    """How the two reported scores were taken, in words, after so many evaluations.
+
+    `missing` names, for each evaluation, the domains whose sites had not answered.
+    """
+    last = dict.fromkeys(name for names in missing[-1:] for name in names)
+    any_of = dict.fromkeys(name for names in missing[-LAST:] for name in names)
+    five = f"mean of the last {min(LAST, evaluations)} evaluations"
+    return {
+        "last": "last round" + (f", without {', '.join(last)}" if last else ""),
+        "last_five": five + (f", not all with {', '.join(any_of)}" if any_of else ""),
+    }
+
+
+def last_5_mean(evaluations: Sequence[DomainScores]) -> DomainScores:
+    """Each domain's mean over the last five evaluations (fewer if there are fewer)."""
+    recent = evaluations[-LAST:]
+    return DomainScores(
+        {name: _mean([s.domains[name] for s in recent]) for name in recent[-1].domains}
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

@@ -1,0 +1,189 @@
+"""A federation whose images are elsewhere: what its sites declare, and what both sides build of it.
+
+A site is a domain and a client. The coordinator has no images; a site has its own alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from protofed.errors import ProtofedError
+from protofed.core.site import ArrayDataset, ClientId, Site, holdout_size
+from protofed.data.benchmark_info import Benchmark, Domain
+from protofed.data.folder_images import FolderInfo
+from protofed.data.partition import ClientPart, ClientPartRecord
+from protofed.federation.environment import describe_environment
+from protofed.federation.build import (
+    NOTHING,
+    DeclaredData,
+    Federation,
+    build_nets,
+    scoring_split,
+    server_site,
+)
+from protofed.federation.notices import left_out_note, method_warnings
+from protofed.spec.experiment_spec import Experiment
+
+COLOURS = (FolderInfo.mean, FolderInfo.std)
+
+
+class SiteDescription(NamedTuple):
+    """What a site says of itself before a run; its images stay where they are."""
+
+    site: str
+    classes: tuple[str, ...]
+    train: int  # images to train on
+    held: dict[str, int]  # of each class; nothing if the site keeps that to itself
+    test: int  # images to score on
+    fingerprint: str  # SHA-256 of its images
+    note: str = ""  # what a reader of its scores must know
+    versions: tuple[str, ...] = ()
+
+
+def agreed_classes(offers: Sequence[SiteDescription]) -> tuple[str, ...]:
+    """The classes that all sites have; sites that disagree are refused with what differs."""
+    every = sorted({name for offer in offers for name in offer.classes})
+    lines = []
+    for offer in offers:
+        lacks = [name for name in every if name not in offer.classes]
+        if lacks:
+            lines.append(f"  {offer.site} has no folder for class {', '.join(lacks)}")
+    if lines:
+        raise ProtofedError(
+            "the sites disagree about the classes:\n"
+            + "\n".join(lines)
+            + "\nrename the folders so that a class has one name everywhere; a site without images "
+            "of a class makes an empty folder for it"
+        )
+    return tuple(every)
+
+
+def remote_clients(experiment: Experiment) -> dict[ClientId, str]:
+    """The sites that train, numbered in the order of their names."""
+    left = [name for name in experiment.data.domains if name != experiment.leave_out]
+    return dict(enumerate(left))
+
+
+def client_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> dict[ClientId, int]:
+    """How many images each client trains on, as its site has declared."""
+    declared = {offer.site: offer.train for offer in offers}
+    held_out = experiment.validation or 0
+    return {
+        client: declared[name] - (holdout_size(declared[name], held_out) if held_out else 0)
+        for client, name in remote_clients(experiment).items()
+    }
+
+
+def test_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> dict[str, int]:
+    """How many images each site scores on."""
+    share = experiment.validation
+    if share is None:
+        return {offer.site: offer.test for offer in offers}
+    unseen = experiment.leave_out
+    return {
+        offer.site: offer.train if offer.site == unseen else holdout_size(offer.train, share)
+        for offer in offers
+    }
+
+
+def run_description(experiment: Experiment, offers: Sequence[SiteDescription]) -> str:
+    """What every site is told with every message."""
+    return json.dumps(
+        {
+            "spec": experiment.to_dict(),
+            "classes": agreed_classes(offers),
+            "sizes": client_sizes(experiment, offers),
+        }
+    )
+
+
+def remote_federation(experiment: Experiment, offers: Sequence[SiteDescription]) -> Federation:
+    """The federation as its coordinator sees it: sites with names and sizes, and no image."""
+    classes = agreed_classes(offers)
+    domains = tuple(Domain(name, NOTHING, NOTHING) for name in experiment.data.domains)
+    nets = build_nets(experiment, len(classes))
+    sizes = client_sizes(experiment, offers)
+    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
+    clients = remote_clients(experiment)
+    sites = {
+        client: replace(server, id=client, domain=name, net=nets[client % len(nets)])
+        for client, name in clients.items()
+    }
+    return Federation(
+        benchmark=Benchmark(experiment.data.label, classes, domains),
+        parts=tuple(ClientPart(client, name, torch.arange(0)) for client, name in clients.items()),
+        public={},
+        server=server,
+        sites=sites,
+        tests=dict.fromkeys(experiment.data.domains, NOTHING),
+        notices=[*method_warnings(experiment, nets), *left_out_note(experiment), *_notes(offers)],
+        declared=_declared(clients, offers),
+    )
+
+
+def _declared(clients: Mapping[ClientId, str], offers: Sequence[SiteDescription]) -> DeclaredData:
+    """What goes on record of the sites' images."""
+    by_name = {offer.site: offer for offer in sorted(offers)}
+    held: list[ClientPartRecord] = [
+        {"client": client, "domain": name, "held": _held(by_name[name]), "rows": []}
+        for client, name in clients.items()
+    ]
+    return DeclaredData({name: offer.fingerprint for name, offer in by_name.items()}, held)
+
+
+def _notes(offers: Sequence[SiteDescription]) -> list[str]:
+    """What a reader of the scores must know of the sites."""
+    notes = [f"{offer.site}: {offer.note}" for offer in sorted(offers) if offer.note]
+    others = {offer.site: _others(offer) for offer in sorted(offers)}
+    return notes + [f"{name}: runs {', '.join(found)}" for name, found in others.items() if found]
+
+
+def software_versions() -> tuple[str, ...]:
+    """What decides bits on this machine."""
+    known = describe_environment()
+    return tuple(f"{what} {known[what]}" for what in ("protofed", "torch"))
+
+
+def _others(offer: SiteDescription) -> list[str]:
+    """The versions of a site that are not those of the coordinator: its bits may differ."""
+    return [version for version in offer.versions if version not in software_versions()]
+
+
+def _held(offer: SiteDescription) -> dict[str, int]:
+    return offer.held or {"(kept back)": offer.train}
+
+
+class SitePlace(NamedTuple):
+    """The federation as one site sees it."""
+
+    server: Site  # without images: scores what the server publishes
+    own: Site | None  # None where the site is left out of training
+    test: ArrayDataset
+
+
+def site_place(
+    experiment: Experiment, classes: Sequence[str], sizes: dict[ClientId, int], own: Domain
+) -> SitePlace:
+    """What a site needs to train and to score as the client of its name would locally."""
+    ids = {name: client for client, name in remote_clients(experiment).items()}
+    nets = build_nets(experiment, len(classes))
+    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
+    if own.name not in ids:
+        return SitePlace(server, None, own.test if experiment.validation is None else own.train)
+    client = ids[own.name]
+    every = ClientPart(client, own.name, torch.arange(len(own.train)))
+    alone = Benchmark(experiment.data.label, tuple(classes), (own,))
+    (part,), tests = scoring_split(experiment, alone, (every,))
+    site = replace(
+        server,
+        id=client,
+        domain=own.name,
+        net=nets[client % len(nets)],
+        train=own.train.take(part.rows),
+    )
+    return SitePlace(server, site, tests[own.name])

@@ -1,0 +1,147 @@
+"""One round, the same for every method and every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from protofed.core import tree
+from protofed.core.reply_validation import ReplyTemplate, rejection_reason
+from protofed.errors import DivergedError, ProtofedError, printable_text
+from protofed.runtime.resources import explain_oom
+from protofed.core.message import Message
+from protofed.core.method import C, Method, S
+from protofed.core.site import ClientId, RoundContext, Site
+from protofed.engines.engine import Engine
+
+Mail = Mapping[ClientId, Message]
+MOST_ID = 60  # letters of a client's id that anybody is shown
+
+
+class RoundEvent(NamedTuple):
+    """What went wrong in a leg: with one client's reply, or (no client) with the whole round."""
+
+    step: RoundContext
+    client: ClientId | None
+    reason: str
+    diverged: bool = False  # the client itself says that its training came to NaN
+
+    @property
+    def describe(self) -> str:
+        """The event on one line, for people."""
+        where = f"round {self.step.round + 1}, leg {self.step.exchange + 1}"
+        who = "" if self.client is None else f"client {printable_text(str(self.client), MOST_ID)}: "
+        return f"{where}: {who}{self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data: a line of events.jsonl; rounds and legs count from 1."""
+        known = self.client is None or type(self.client) is int
+        return {
+            "round": self.step.round + 1,
+            "leg": self.step.exchange + 1,
+            "client": self.client if known else printable_text(str(self.client), MOST_ID),
+            "reason": self.reason,
+        }
+
+
+class LazySubset(Mapping[ClientId, Message]):
+    """Some messages in an order, each fetched when it is asked for: they may lie on disk."""
+
+    def __init__(self, mail: Mail, who: Sequence[ClientId]):
+        self.mail, self.who = mail, who
+
+    def __getitem__(self, client: ClientId) -> Message:
+        if client not in self.who:
+            raise KeyError(client)
+        return self.mail[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self.who)
+
+    def __len__(self) -> int:
+        return len(self.who)
+
+
+def raise_event(event: RoundEvent) -> None:
+    """What becomes of an event where nobody keeps a record: an error, so that none is missed."""
+    raise ProtofedError(event.describe)
+
+
+def run_round(
+    method: Method[S, C],
+    site: Site,
+    server: S,
+    engine: Engine,
+    who: Sequence[ClientId],
+    step: RoundContext,
+    tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+    note: Callable[[RoundEvent], None] = raise_event,
+    least: int = 1,
+) -> S:
+    """Each leg sends, lets train, judges and merges; `tell` sees what went down and came in.
+
+    Whose reply is lost or refused is left out of the legs that follow. Where fewer than `least`
+    are left, or the merged state is not finite, the round has failed: the state is as before it.
+    """
+    before = server
+    for leg in range(method.exchanges):
+        now = step._replace(exchange=leg)
+        inboxes = method.send(site, server, who, now)
+        replies = valid_replies(method, site, inboxes, engine.exchange(inboxes, now), now, note)
+        tell(inboxes, replies)
+        who, failed = list(replies), ""
+        if len(who) < least:
+            failed = f"{len(who)} of {len(inboxes)} replies are left, and {least} are needed"
+        else:
+            server, failed = merge_replies(method, site, server, replies, now)
+        if failed:
+            note(RoundEvent(now, None, f"{failed}: the server's state stays"))
+            return before
+    return server
+
+
+def valid_replies(
+    method: Method[S, C],
+    site: Site,
+    inboxes: Mail,
+    replies: Mapping[ClientId, Message],
+    step: RoundContext,
+    note: Callable[[RoundEvent], None],
+) -> Mail:
+    """The replies that may be merged, once for each client that was asked and in this order."""
+    for client in replies:
+        if client not in inboxes:
+            note(RoundEvent(step, client, "was not asked"))
+    good: list[ClientId] = []
+    for client in inboxes:
+        if client not in replies:
+            continue
+        reply = replies[client]
+        if reason := rejection_reason(
+            reply, expected_reply(method, site, client, inboxes[client], step)
+        ):
+            note(RoundEvent(step, client, reason, bool(getattr(reply, "fault", ""))))
+        else:
+            good.append(client)
+    return LazySubset(replies, good)
+
+
+def expected_reply(
+    method: Method[S, C], site: Site, client: ClientId, inbox: Message, step: RoundContext
+) -> ReplyTemplate:
+    """What a client's reply to `inbox` is held against; `site` is the server's."""
+    letter = method.reply_schema(site, inbox, step)
+    return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
+
+
+def merge_replies(
+    method: Method[S, C], site: Site, server: S, replies: Mail, step: RoundContext
+) -> tuple[S, str]:
+    """The server's new state; or the old one, and why there is no new one."""
+    try:
+        with explain_oom(f"the server, in round {step.round + 1},"):
+            new = method.merge(site, server, replies, step)
+    except DivergedError as fault:
+        return server, f"at the server, {fault}"
+    bad = next((n for n, leaf in tree.named_leaves(new) if not leaf.isfinite().all()), "")
+    return (server, f"at the server, {bad} turned NaN or infinite") if bad else (new, "")

@@ -1,0 +1,231 @@
+"""Clouds of points: one for each class or domain, told apart by colour, shade and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.core.rng import stream_seed
+from protofed.figures.style import FigureOptions
+from protofed.figures.style import GREY
+from protofed.figures.style import MARKERS
+from protofed.figures.style import PALETTE
+from protofed.figures.style import add_footnotes
+from protofed.figures.style import new_figure
+from protofed.figures.load_models import image_features
+from protofed.figures.load_models import image_groups
+from protofed.figures.load_models import model_owner
+from protofed.figures.load_models import open_runs
+from protofed.figures.load_models import run_names
+from protofed.figures.load_models import sample_images
+from protofed.figures.load_models import single_round
+from protofed.figures.load_models import test_images
+from torch import Tensor
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from mpl_toolkits.mplot3d import Axes3D
+    from protofed.experiment.trained_run import TrainedRun
+
+DARKER = 0.5  # how much light each further use of the palette keeps
+
+
+class PointGroup(NamedTuple):
+    """The points of one group and how they look."""
+
+    name: str
+    points: Tensor  # [n, dims]
+    colour: tuple[float, float, float]
+    marker: str
+
+
+def group_points(points: Tensor, numbers: Tensor, called: Sequence[str]) -> Iterator[PointGroup]:
+    """Points [N, dims] by their group's number [N]; groups without a point are left out."""
+    from matplotlib.colors import to_rgb
+
+    for group in numbers.unique().tolist():
+        again, place = divmod(group, len(PALETTE))
+        red, green, blue = (part * DARKER**again for part in to_rgb(PALETTE[place]))
+        marker = MARKERS[group % len(MARKERS)]
+        yield PointGroup(called[group], points[numbers == group], (red, green, blue), marker)
+
+
+PERPLEXITY = 30.0  # neighbours that t-SNE keeps near a point, as its paper suggests
+FEWEST = 4  # points: below, there are no neighbourhoods to keep
+
+
+class ProjectionAxes(NamedTuple):
+    """Where the origin of a projection lies, its axes, and how much of the points it keeps."""
+
+    origin: Tensor  # [D]
+    axes: Tensor  # [dims, D], orthonormal; zero rows where the points have fewer dimensions
+    kept: float  # share of the squared distances to the origin
+
+    def place(self, points: Tensor) -> Tensor:
+        """Points [N, D] in the projection [N, dims]."""
+        return (points.double() - self.origin) @ self.axes.T
+
+
+def principal_axes(points: Tensor, dims: int, centred: bool = True) -> ProjectionAxes:
+    """The axes along which points [N, D] differ most; not centred, along which they are longest.
+
+    Signs are settled by each axis's largest entry, so that no library decides on mirror images.
+    """
+    wide = points.double()
+    origin = wide.mean(0) if centred else wide.new_zeros(wide.shape[1])
+    _, lengths, axes = torch.linalg.svd(wide - origin, full_matrices=False)
+    found = axes[:dims]
+    largest = found.gather(1, found.abs().argmax(1, keepdim=True))
+    found = F.pad(found * largest.sign(), (0, 0, 0, dims - len(found)))
+    squares = lengths.square()
+    kept = float(squares[:dims].sum() / squares.sum().clamp(min=torch.finfo(squares.dtype).tiny))
+    return ProjectionAxes(origin, found, kept)
+
+
+def tsne_map(points: Tensor, seed: int) -> Tensor:
+    """Points [N, D] laid out by t-SNE [N, 2], neighbours near each other; distances mean little."""
+    if len(points) < FEWEST:
+        raise ProtofedError(
+            f"t-SNE needs at least {FEWEST} images, there are {len(points)}\n"
+            f"choose a domain with more test images, or all of them"
+        )
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    layout = TSNE(
+        perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
+        init="pca",
+        random_state=stream_seed(seed, "figure", "t-SNE") % 2**32,
+    )
+    with threadpool_limits(1):  # more threads would sum in another order
+        return torch.from_numpy(layout.fit_transform(points.double().numpy()))
+
+
+MOST_TSNE_IMAGES = 1000  # images: t-SNE takes seconds for so many, and minutes for ten times as many
+TSNE_PANEL = 2.3  # inches
+
+
+def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
+    """The same images in every panel; panels of a row share one scale."""
+    options.only("tsne", "rounds", "domain", "by", "seed")
+    columns = [open_runs(runs, finished) for finished in options.rounds or (None,)]
+    first = columns[0][0]
+    chosen = sample_images(test_images("tsne", first, options.domain), MOST_TSNE_IMAGES, options.seed, "t-SNE")
+    numbers, called = image_groups(first, chosen, options.by)
+    figure = new_figure(TSNE_PANEL * len(columns) + 1.0, TSNE_PANEL * len(runs) + 0.3)
+    panels = figure.subplots(len(runs), len(columns), squeeze=False, sharex="row", sharey="row")
+    labels = run_names(runs, columns[0])
+    for column, opened in enumerate(columns):
+        for row, run in enumerate(opened):
+            axes = panels[row, column]
+            _scatter_plane(axes, tsne_map(image_features(run, chosen), options.seed), numbers, called)
+            axes.set_title(_tsne_title(run))
+            if column == 0:
+                axes.set_ylabel(labels[row])
+    marks, texts = panels[0, 0].get_legend_handles_labels()
+    figure.legend(marks, texts, loc="outside right center", title=options.by, markerscale=2)
+    add_footnotes(figure, [f"{len(numbers)} test images: {', '.join(chosen)}"])
+    return figure
+
+
+def _scatter_plane(axes: Axes, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
+    """Points [N, 2] with the look of their group."""
+    for cloud in group_points(points, numbers, called):
+        x, y = cloud.points.T.numpy()
+        axes.scatter(
+            x,
+            y,
+            s=8,
+            color=cloud.colour,
+            marker=cloud.marker,
+            linewidths=0,
+            alpha=0.8,
+            label=cloud.name,
+        )
+    axes.spines[:].set_visible(True)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_box_aspect(1)
+
+
+def _tsne_title(run: TrainedRun) -> str:
+    who = model_owner(run)
+    return f"round {run.round}, {who}" if who else f"round {run.round}"
+
+
+MOST_SPHERE_IMAGES = 500  # images; more would hide each other
+SPHERE_PANEL = 3.0  # inches
+MARGIN = 1.05  # of the room around the farthest point, or around the sphere
+
+
+def draw_sphere(runs: Sequence[Path], options: FigureOptions) -> Figure:
+    """Each panel has its own axes and scale; the sphere in it has radius 1."""
+    options.only("sphere", "rounds", "domain", "seed")
+    opened = open_runs(runs, single_round("sphere", options))
+    domain = options.domain or opened[0].experiment.data.domains[0]
+    tests = test_images("sphere", opened[0], domain)
+    chosen = sample_images(tests, MOST_SPHERE_IMAGES, options.seed, "sphere")
+    numbers, called = image_groups(opened[0], chosen, "class")
+    figure = new_figure(SPHERE_PANEL * len(runs) + 0.7, SPHERE_PANEL + 0.5)
+    labels = run_names(runs, opened)
+    for place, run in enumerate(opened):
+        z = image_features(run, chosen)
+        found = principal_axes(z, 3, centred=False)  # the sphere's centre must stay the origin
+        axes = figure.add_subplot(1, len(runs), place + 1, projection="3d")
+        _scatter_sphere(axes, found.place(z), numbers, called)
+        axes.set_title(_sphere_title(labels[place], run, z, found.kept))
+    marks, texts = figure.axes[0].get_legend_handles_labels()
+    figure.legend(marks, texts, loc="outside right center", title="class", markerscale=1.5)
+    add_footnotes(
+        figure, [f"{len(numbers)} test images: {domain}; grey: the sphere of unit vectors"]
+    )
+    return figure
+
+
+def _scatter_sphere(axes: Axes3D, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
+    """Points [N, 3] and the unit sphere, on equal scales."""
+    _sphere(axes)
+    for cloud in group_points(points, numbers, called):
+        x, y, z = cloud.points.T.numpy()
+        axes.scatter(
+            x,
+            y,
+            z,
+            s=9,
+            color=cloud.colour,
+            marker=cloud.marker,
+            linewidths=0,
+            depthshade=False,
+            label=cloud.name,
+        )
+    reach = MARGIN * max(1.0, float(points.abs().max()))
+    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), zlim=(-reach, reach))
+    axes.set_box_aspect((1, 1, 1))
+    axes.tick_params(labelsize=6, pad=-2)
+    axes.locator_params(nbins=5)
+
+
+def _sphere(axes: Axes3D) -> None:
+    """A net of meridians and parallels."""
+    import numpy as np
+
+    around, down = np.linspace(0, 2 * np.pi, 25)[:, None], np.linspace(0, np.pi, 13)
+    x, y = np.cos(around) * np.sin(down), np.sin(around) * np.sin(down)
+    z = np.ones_like(around) * np.cos(down)
+    axes.plot_wireframe(x, y, z, color=GREY, linewidth=0.4, alpha=0.4)
+
+
+def _sphere_title(label: str, run: TrainedRun, z: Tensor, kept: float) -> str:
+    lengths = z.norm(dim=1)
+    who = "".join(f", {name}" for name in [model_owner(run)] if name)
+    return (
+        f"{label}, round {run.round}{who}\n"
+        f"lengths of {z.shape[1]}-D features {lengths.min():.3g} to {lengths.max():.3g}\n"
+        f"{kept:.0%} of squared length shown"
+    )

@@ -1,0 +1,163 @@
+"""Clients' prototypes of a class in a plane, and what a server may make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from protofed.errors import ProtofedError
+from protofed.core.prototypes import Prototypes
+from protofed.figures.feature_maps import ProjectionAxes as Plane
+from protofed.figures.feature_maps import principal_axes
+from protofed.figures.style import (
+    BLACK,
+    FAINT,
+    FigureOptions,
+    add_footnotes,
+    new_figure,
+    series_style,
+)
+from protofed.figures.load_models import client_prototypes, open_runs, run_names, single_round
+from protofed.ops.finch import finch_clusters
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from protofed.core.site import ClientId
+    from protofed.experiment.trained_run import TrainedRun
+
+CLASSES = 3  # a column each
+SHARED = {"protos", "prototypes"}  # the parts of replies in which clients send prototypes
+PANEL = 2.2  # inches
+
+
+class PrototypeMark(NamedTuple):
+    """How one of the server's vectors looks; it lies over the marks before it."""
+
+    name: str
+    shape: str
+    colour: str
+    size: int
+
+
+MARKS = (
+    PrototypeMark("cluster", "p", "none", 90),
+    PrototypeMark("unbiased mean", "*", "#F0E442", 130),
+    PrototypeMark("global mean", "X", BLACK, 40),
+)
+
+
+class PrototypeSummary(NamedTuple):
+    """What a server may make of the clients' prototypes of one class, in FPL's words."""
+
+    partition: Tensor  # [N] the number of each row's FINCH cluster
+    clusters: Tensor  # [clusters, D] their means
+    unbiased: Tensor  # [1, D] mean of the clusters
+    mean: Tensor  # [1, D] of all rows
+
+
+def draw_prototypes(runs: Sequence[Path], options: FigureOptions) -> Figure:
+    """A row a run, a column a class; each panel has a plane of its own."""
+    options.only("prototypes", "rounds")
+    opened = open_runs(runs, single_round("prototypes", options))
+    for folder, run in zip(runs, opened, strict=True):
+        _check(folder, run)
+    tables = [client_prototypes(run) for run in opened]
+    shown, called = classes_to_show(tables), opened[0].federation.benchmark.classes
+    figure = new_figure(PANEL * len(shown) + 1.6, (PANEL + 0.2) * len(runs) + 0.3)
+    panels = figure.subplots(len(runs), len(shown), squeeze=False)
+    for row, run, table, name in zip(panels, opened, tables, run_names(runs, opened), strict=True):
+        for axes, label in zip(row, shown, strict=True):
+            kept = _panel(axes, run, table, label)
+            axes.set_title(f"class {called[label]}: {kept:.0%} of variance")
+        row[0].set_ylabel(f"{name}, round {run.round}")
+    entries = {text: mark for axes in panels.flat for mark, text in _entries(axes)}
+    figure.legend(list(entries.values()), list(entries), loc="outside right center")
+    add_footnotes(figure, ["clients: class means of their training images; lines lead to clusters"])
+    return figure
+
+
+def summarize_prototypes(rows: Tensor) -> PrototypeSummary:
+    """The ways to sum up the clients' prototypes [N, D] of one class."""
+    partition, each = finch_clusters(rows)[-1], torch.ones(len(rows), dtype=torch.int64)
+    clusters = Prototypes(rows, partition, each).uniform_mean().vectors
+    unbiased, mean = (part.mean(0, keepdim=True) for part in (clusters, rows))
+    return PrototypeSummary(partition, clusters, unbiased, mean)
+
+
+def classes_to_show(runs: Sequence[Mapping[ClientId, Prototypes]]) -> list[int]:
+    """The first few of the classes that most clients hold, of those that are in every run."""
+    labels = [torch.cat([table.labels for table in run.values()]) for run in runs]
+    everywhere = set.intersection(*(set(found.tolist()) for found in labels))
+    if not everywhere:
+        raise ProtofedError("prototypes: no class is held in all of these runs; draw them apart")
+    held = torch.cat(labels).bincount()
+    return sorted(sorted(everywhere, key=lambda label: (-held[label], label))[:CLASSES])
+
+
+def _check(folder: Path, run: TrainedRun) -> None:
+    if not SHARED & set(run.method.payload.up):
+        raise ProtofedError(
+            f"{folder}: clients of {run.method.info.label} send no prototypes\n"
+            f"give a run of a method that has them, such as fpl, fedproto or pgct"
+        )
+
+
+def _panel(axes: Axes, run: TrainedRun, tables: Mapping[ClientId, Prototypes], label: int) -> float:
+    """Draw one class; the share of variance that the plane keeps."""
+    holders = [client for client, table in tables.items() if (table.labels == label).any()]
+    rows = torch.cat([tables[c].vectors[tables[c].labels == label] for c in holders])
+    plane, made = principal_axes(rows, 2), summarize_prototypes(rows)
+    homes = [run.federation.sites[client].domain for client in holders]
+    _clients(axes, plane.place(rows), homes, run.experiment.data.domains)
+    _server(axes, plane, rows, made)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(True)
+    axes.margins(0.15)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_box_aspect(1)
+    return plane.kept
+
+
+def _clients(axes: Axes, points: Tensor, homes: Sequence[str], domains: Sequence[str]) -> None:
+    """Clients' points [N, 2] with the look of their domains."""
+    for place, domain in enumerate(domains):
+        mine = torch.tensor([home == domain for home in homes])
+        if mine.any():
+            x, y = points[mine].T.numpy()
+            style = series_style(place)
+            axes.scatter(
+                x, y, s=26, marker=style.marker, color=style.colour, label=f"client, {domain}"
+            )
+
+
+def _server(axes: Axes, plane: Plane, rows: Tensor, made: PrototypeSummary) -> None:
+    """The server's marks, and a line from each client's row [N, D] to its cluster."""
+    ends = torch.stack(
+        [plane.place(rows), plane.place(made.clusters)[made.partition]], 2
+    )  # [N,2,2]
+    for x, y in ends.numpy():
+        axes.plot(x, y, color=FAINT, linewidth=1, zorder=0)
+    for vectors, mark in zip((made.clusters, made.unbiased, made.mean), MARKS, strict=True):
+        x, y = plane.place(vectors).T.numpy()
+        axes.scatter(
+            x,
+            y,
+            s=mark.size,
+            marker=mark.shape,
+            color=mark.colour,
+            edgecolors=BLACK,
+            linewidths=0.8,
+            zorder=3,
+            label=mark.name,
+        )
+
+
+def _entries(axes: Axes) -> zip[tuple[Artist, str]]:
+    return zip(*axes.get_legend_handles_labels(), strict=True)

@@ -1,0 +1,267 @@
+"""The fields of specs by their path, and in which of them some runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from protofed.errors import ProtofedError
+from protofed.errors import require_known_name
+from protofed.core.method import AnyMethod
+from protofed.federation.evaluation import DomainScores
+from protofed.spec.experiment_spec import Experiment
+from protofed.figures.style import FigureOptions
+from protofed.methods.fedavg import FedAvg
+from protofed.analysis.finished_runs import APART
+from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.finished_runs import check_comparable
+from protofed.analysis.finished_runs import read_record
+from protofed.analysis.statistics import SeedSpread
+from typing import Any
+from typing import NamedTuple
+import json
+import math
+
+def spec_fields(experiment: Experiment) -> dict[str, Any]:
+    """Every field of a spec by its path, as ``training.lr``; methods within methods are opened."""
+    found: dict[str, Any] = {}
+    for section, content in experiment.to_dict().items():
+        if isinstance(content, Mapping):
+            for name, value in content.items():
+                found |= _opened(f"{section}.{name}", value)
+        else:
+            found[section] = content
+    return found
+
+
+def _opened(path: str, value: object) -> dict[str, Any]:
+    """A method within a method by its fields; any other value as it is."""
+    if not isinstance(value, Mapping) or "name" not in value:
+        return {path: value}
+    return {
+        deep: leaf
+        for name, inner in value.items()
+        for deep, leaf in _opened(f"{path}.{name}", inner).items()
+    }
+
+
+def differing_fields(records: Sequence[RunRecord]) -> list[str]:
+    """The paths of the fields in which some runs differ, but for the seed.
+
+    Fields that not all of them have follow from another that differs, as a partition's kind.
+    """
+    tables = [spec_fields(record.experiment) for record in records]
+    return [
+        path
+        for path, value in tables[0].items()
+        if path != "seed"
+        and all(path in table for table in tables)
+        and any(table[path] != value for table in tables)
+    ]
+
+
+def format_settings(record: RunRecord, paths: Sequence[str]) -> str:
+    """Some fields of a run in words: ``mu=0.1, base=fpl``."""
+    fields = spec_fields(record.experiment)
+    return ", ".join(f"{short_field_name(path)}={format_value(fields[path])}" for path in paths)
+
+
+def short_field_name(path: str) -> str:
+    """A field's path without what a reader can guess."""
+    return path.removeprefix("method.").removesuffix(".name")
+
+
+def format_value(value: object) -> str:
+    """A field's value as a label shows it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class RunSeries(NamedTuple):
+    """Runs that differ in their seed alone, under the name that a figure shows."""
+
+    label: str
+    records: tuple[RunRecord, ...]  # one a seed, in the order of seeds
+
+    @property
+    def method(self) -> AnyMethod:
+        """The method of all its runs."""
+        return self.records[0].experiment.method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs."""
+        return tuple(record.seed for record in self.records)
+
+
+def read_run_records(runs: Sequence[Path]) -> list[RunRecord]:
+    """The records of some finished runs, each experiment once."""
+    if not runs:
+        raise ProtofedError("no runs given\nname one or more run folders")
+    records = [read_record(folder) for folder in runs]
+    seen: dict[str, RunRecord] = {}
+    for record in records:
+        twin = seen.setdefault(record.result.digest, record)
+        if twin is not record:
+            two = f"{twin.result.folder} and {record.result.folder}"
+            raise ProtofedError(f"{two} hold the same run: name one of them")
+    return records
+
+
+def compared_series(runs: Sequence[Path]) -> tuple[list[RunSeries], list[str]]:
+    """One series a method and setting, in the order of the runs; and what to note under them."""
+    records = read_run_records(runs)
+    notes = check_plottable(records)
+    series = group_by_setting(records)
+    return series, [*missing_seed_notes(series), *notes]
+
+
+def check_plottable(records: Sequence[RunRecord], free: Sequence[str] = ()) -> list[str]:
+    """Refuse runs that may not stand together; `free` are sections that may differ besides."""
+    # under one label no seed is missing: what tables say of missing ones does not fit figures
+    return check_comparable([record._replace(label="") for record in records], (*APART, *free))
+
+
+def group_by_method(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """The records by their method's label, in the order of the runs."""
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        found.setdefault(record.experiment.method.info.label, []).append(record)
+    return found
+
+
+def group_by_setting(records: Sequence[RunRecord]) -> list[RunSeries]:
+    """The records by method and setting; the setting is named where a method has several."""
+    methods = group_by_method(records)
+    paths = {label: differing_fields(group) for label, group in methods.items()}
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        label = record.experiment.method.info.label
+        words = format_settings(record, paths[label])
+        found.setdefault(f"{label} ({words})" if words else label, []).append(record)
+    ordered = {label: sorted(group, key=lambda r: r.seed) for label, group in found.items()}
+    return [RunSeries(label, tuple(group)) for label, group in ordered.items()]
+
+
+def missing_seed_notes(series: Sequence[RunSeries]) -> list[str]:
+    """A line for the series that lack the same of the seeds that others have."""
+    every = {seed for one in series for seed in one.seeds}
+    lacking: dict[str, list[str]] = {}
+    for one in series:
+        if set(one.seeds) != every:
+            lacking.setdefault(", ".join(map(str, one.seeds)), []).append(one.label)
+    return [f"only seed {seeds}: {', '.join(labels)}" for seeds, labels in lacking.items()]
+
+
+def baseline_first(series: Sequence[RunSeries]) -> list[RunSeries]:
+    """The same series, FedAvg ahead, of which all other methods are changes."""
+    return sorted(series, key=lambda one: not isinstance(one.method, FedAvg))
+
+
+def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None) -> float:
+    """The mean over domains, or one domain's score; a run without it is refused."""
+    if domain is not None:
+        require_known_name("domain", domain, scores.domains)
+    found = scores.mean if domain is None else scores.domains[domain]
+    if found is None:
+        where = "no domain has" if domain is None else f"{domain} has no"
+        raise ProtofedError(f"{record.result.folder}: {where} test images, so there is no score")
+    return found
+
+
+def record_scores(record: RunRecord, options: FigureOptions) -> DomainScores:
+    """A run's scores by the rule that was asked for."""
+    return record.result.last_five if options.rule == "last_five" else record.result.last
+
+
+def accuracy_spread(records: Sequence[RunRecord], options: FigureOptions) -> SeedSpread:
+    """The accuracy of runs that differ in their seed: mean and standard deviation."""
+    return SeedSpread.of(
+        [record_accuracy(r, record_scores(r, options), options.domain) for r in records]
+    )
+
+
+def error_bars(spreads: Sequence[SeedSpread]) -> list[float] | None:
+    """The error bars of some spreads: none for a single seed, which has no deviation."""
+    stds = [math.nan if spread.std is None else spread.std for spread in spreads]
+    return None if all(map(math.isnan, stds)) else stds
+
+
+def axis_label(options: FigureOptions) -> str:
+    """What the numbers of a figure are."""
+    return f"accuracy on {options.domain} (%)" if options.domain else "mean accuracy (%)"
+
+
+def figure_heading(records: Sequence[RunRecord], rule: str = "", spread: str = "") -> str:
+    """Benchmark, rule and seeds behind a figure; `spread` says how seeds are shown."""
+    first = records[0]
+    count = len({record.seed for record in records})
+    how = [first.result.rules[rule]] if rule else []
+    seeds = [f"{count} seeds{spread}"] if count > 1 else []
+    return ", ".join([first.experiment.data.label, *how, *seeds])
+
+
+REDEAL = ("data", "partition")  # sections that change which images the clients hold
+OWN = ("method.", "public.")  # what methods have of their own
+
+
+def varied_fields(records: Sequence[RunRecord]) -> list[str]:
+    """The fields in which runs of the same method differ, over all methods."""
+    found = [
+        path for group in group_by_method(records).values() for path in differing_fields(group)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def require_varied_fields(
+    kind: str, count: int, records: Sequence[RunRecord], hint: str
+) -> list[str]:
+    """The varied fields, which must be so many; the runs must agree in all others."""
+    paths = varied_fields(records)
+    if not paths:
+        raise ProtofedError(f"{kind}: nothing differs between the runs but method and seed\n{hint}")
+    if len(paths) != count:
+        words = f"{count} field{'s' * (count > 1)} must differ between runs of one method"
+        raise ProtofedError(f"{kind}: {words}, here {len(paths)}: {', '.join(paths)}\n{hint}")
+    strange = [p for p in differing_fields(records) if p not in paths and not p.startswith(OWN)]
+    if strange:
+        raise ProtofedError(f"{kind}: the methods' runs differ in more: {', '.join(strange)}")
+    return paths
+
+
+def check_sweep_records(records: Sequence[RunRecord], paths: Sequence[str]) -> list[str]:
+    """Refuse runs with other images or clients than their fields explain; notes on the others."""
+    sections = [path.partition(".")[0] for path in paths]
+    groups = [list(records)]
+    if set(sections) & set(REDEAL):
+        groups = list(group_by_value(records, paths).values())
+    notes = [note for group in groups for note in check_plottable(group, sections)]
+    return list(dict.fromkeys(notes))
+
+
+def field_value(record: RunRecord, path: str) -> object:
+    """A field of a run's spec."""
+    return spec_fields(record.experiment)[path]
+
+
+def group_by_value(
+    records: Sequence[RunRecord], paths: Sequence[str]
+) -> dict[str, list[RunRecord]]:
+    """The records by the values of some fields, as text; a run that lacks one stands apart."""
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        fields = spec_fields(record.experiment)
+        found.setdefault(json.dumps([fields.get(path) for path in paths]), []).append(record)
+    return found
+
+
+def sorted_values(values: Sequence[object]) -> list[object]:
+    """Each value once: numbers by size, others as they come."""
+    once = list({json.dumps(value): value for value in values}.values())
+    return sorted(once, key=float) if all_numeric(once) else once  # type: ignore[arg-type]
+
+
+def all_numeric(values: Sequence[object]) -> bool:
+    """Whether all values are numbers."""
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)

@@ -1,0 +1,1 @@
+"""The papers' tables: settings with their sources, printed numbers, ours beside them."""

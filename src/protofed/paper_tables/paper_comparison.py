@@ -1,0 +1,384 @@
+"""Our scores beside the printed ones: values, differences, and whether their signs agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from protofed.paper_tables.run_recipe import rough_estimate
+from protofed.paper_tables.recipe import PrintedPart
+from protofed.paper_tables.recipe import PrintedTable
+from protofed.paper_tables.recipe import printed_table
+from protofed.paper_tables.recipe import Recipe
+from protofed.paper_tables.recipe import SOURCES
+from protofed.paper_tables.recipe import Values
+from protofed.paper_tables.recipe import read_recipe
+from protofed.paper_tables.recipe import recipe_names
+from protofed.paper_tables.run_recipe import RunPlan
+from protofed.paper_tables.run_recipe import Scale
+from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.finished_runs import check_comparable
+from protofed.analysis.comparison_table import format_difference
+from protofed.analysis.comparison_table import format_spread
+from protofed.analysis.statistics import PairedDifference
+from protofed.analysis.statistics import SeedSpread
+from protofed.analysis.comparison_table import ComparisonTable
+from protofed.analysis.comparison_table import MethodRow as OurRow
+from protofed.analysis.comparison_table import compare_records
+from typing import Any
+from typing import NamedTuple
+from typing import get_args
+import json
+
+AVG = "AVG"
+SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A row of both tables, in per cent; None where there is no number."""
+
+    label: str
+    ours: dict[str, SeedSpread | None]  # by column
+    paper: dict[str, float]
+    paper_std: float | None  # of the last column
+    our_delta: PairedDifference | None  # to the baseline
+    paper_delta: float | None
+    known: bool  # whether the paper's numbers are this row's
+    digests: tuple[str, ...]
+
+    def difference(self, column: str) -> float | None:
+        """Ours minus the paper's."""
+        ours = self.ours[column]
+        return ours.mean - self.paper[column] if ours and self.known else None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether both put the row on the same side of the baseline; None if that is not told."""
+        ours, theirs = self.our_delta, self.paper_delta
+        if ours is None or theirs is None or not self.known:
+            return None
+        if min(abs(ours.mean), abs(theirs)) < SEEN:
+            return None
+        return (ours.mean > 0) == (theirs > 0)
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """A part of a table, ours beside the paper's."""
+
+    part: str
+    columns: tuple[str, ...]
+    lines: tuple[ComparedRow, ...]
+    baseline: str
+    rule: str
+    rounds: int
+    seeds: tuple[int, ...]
+    scale: Scale
+    settings: Values
+    fields: dict[str, Values]  # of each row's method
+    failed: tuple[str, ...]  # runs that did, each with its fault
+    notes: tuple[str, ...]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether differences to the paper mean anything."""
+        return self.scale != "smoke"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        return {
+            "part": self.part,
+            "scale": self.scale,
+            "comparable": self.comparable,
+            "columns": list(self.columns),
+            "baseline": self.baseline,
+            "rule": self.rule,
+            "rounds": self.rounds,
+            "seeds": list(self.seeds),
+            "rows": [self._plain(line) for line in self.lines],
+            "settings": _plain(self.settings),
+            "fields": {label: _plain(values) for label, values in self.fields.items()},
+            "notes": list(self.notes),
+        }
+
+    def _plain(self, line: ComparedRow) -> dict[str, Any]:
+        gaps = {c: line.difference(c) if self.comparable else None for c in self.columns}
+        return {
+            "label": line.label,
+            "ours": {c: cell and cell._asdict() for c, cell in line.ours.items()},
+            "paper": line.paper,
+            "paper_std": line.paper_std,
+            "difference": gaps,
+            "our_delta": line.our_delta and line.our_delta._asdict(),
+            "paper_delta": line.paper_delta,
+            "sign_agrees": line.agrees if self.comparable else None,
+            "runs": list(line.digests),
+        }
+
+
+def _plain(values: Values) -> dict[str, dict[str, Any]]:
+    return {name: value._asdict() for name, value in values.items()}
+
+
+def compare_with_paper(
+    recipe: Recipe,
+    plan: RunPlan,
+    scale: Scale,
+    printed: PrintedPart,
+    records: Sequence[RunRecord],
+    faults: Mapping[Path, str],
+) -> PaperComparison:
+    """A part's finished runs beside what the paper prints; rows without a run have no scores."""
+    notes = check_comparable(records)
+    finished = {record.label for record in records}
+    lost = recipe.baseline not in finished
+    table = compare_records(records, recipe.baseline, plan.rule, lost=lost)
+    lines = tuple(_line(row.label, recipe, plan, printed, table) for row in recipe.rows)
+    failed = tuple(
+        f"{cell.label}, seed {cell.seed}: failed: {faults[cell.folder]}"
+        for cell in plan.cells
+        if cell.folder in faults
+    )
+    return PaperComparison(
+        part=plan.part.name,
+        columns=tuple(lines[0].paper),
+        lines=lines,
+        baseline=recipe.baseline,
+        rule=table.rule,
+        rounds=records[0].experiment.rounds,
+        seeds=tuple(sorted({record.seed for record in records})),
+        scale=scale,
+        settings=recipe.settings(plan.part),
+        fields={row.label: recipe.fields(plan.part, row) for row in recipe.rows},
+        failed=failed,
+        notes=(plan.note, *failed, *notes, *_reasons(recipe, plan, scale, printed, records)),
+    )
+
+
+def _line(
+    label: str,
+    recipe: Recipe,
+    plan: RunPlan,
+    printed: PrintedPart,
+    table: ComparisonTable,
+) -> ComparedRow:
+    theirs, first = printed.rows[label], printed.rows[recipe.baseline]
+    rows = {row.label: row for row in table.rows}
+    mine = rows.get(label)
+    paper = dict(zip(printed.columns, theirs.values, strict=True))
+    ours = {column: _cell(mine, plan.columns[column]) for column in printed.columns}
+    if theirs.avg is not None:
+        paper, ours = {**paper, AVG: theirs.avg}, {**ours, AVG: _cell(mine, "mean")}
+    return ComparedRow(
+        label=label,
+        ours=ours,
+        paper=paper,
+        paper_std=theirs.std,
+        our_delta=mine.difference if mine else None,
+        paper_delta=None if label == recipe.baseline else round(theirs.level - first.level, 2),
+        known=not printed.unknown(label),
+        digests=mine.digests if mine else (),
+    )
+
+
+def _cell(row: OurRow | None, column: str) -> SeedSpread | None:
+    return row.cells[column] if row else None
+
+
+def _reasons(
+    recipe: Recipe, plan: RunPlan, scale: Scale, printed: PrintedPart, records: Sequence[RunRecord]
+) -> list[str]:
+    """What is known to make the numbers differ, each thing once."""
+    of_runs = [notice for record in records for notice in record.result.notices]
+    of_paper = [f"paper: {fault.note}" for fault in printed.faults]
+    if scale == "smoke":  # no difference is shown, so none has a reason
+        return list(dict.fromkeys([*of_runs, *of_paper]))
+    return list(dict.fromkeys([*of_paper, *plan.part.differences, *recipe.differences, *of_runs]))
+
+
+Cells = list[list[str]]
+
+
+@dataclass(frozen=True)
+class RecipeReport:
+    """A table of a paper, as far as it could be run."""
+
+    name: str
+    table: PrintedTable
+    parts: tuple[PaperComparison, ...]
+    skipped: dict[str, str]  # parts that did not run, and why
+    failed: dict[str, str]  # parts of which no run came to its end, and why
+
+    @property
+    def title(self) -> str:
+        """Whose table it is, and what it shows."""
+        return f"{self.table.paper} ({self.table.venue}), {self.table.table}: {self.table.caption}"
+
+    @property
+    def faulty(self) -> bool:
+        """Whether any run failed."""
+        return bool(self.failed) or any(part.failed for part in self.parts)
+
+    @property
+    def missing(self) -> list[tuple[str, str]]:
+        """The parts without a table, each with what became of it."""
+        skipped = [(name, f"skipped: {why}") for name, why in self.skipped.items()]
+        return [*skipped, *((name, f"failed: {why}") for name, why in self.failed.items())]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        return {
+            "name": self.name,
+            **self.table.model_dump(include={"paper", "venue", "table", "caption"}),
+            "parts": [part.to_dict() for part in self.parts],
+            "skipped": self.skipped,
+            "failed": self.failed,
+        }
+
+
+def part_header(part: PaperComparison) -> list[str]:
+    """The heads of a part's columns."""
+    compared = ["same sign"] if part.comparable else []
+    return ["method", "", *part.columns, f"to {part.baseline}", *compared]
+
+
+def part_rows(part: PaperComparison) -> Cells:
+    """A part's rows: ours, the paper's and, where it means something, the difference."""
+    return [row for line in part.lines for row in _three(part, line)]
+
+
+def _three(part: PaperComparison, line: ComparedRow) -> Cells:
+    last = part.columns[-1]
+    theirs = [f"{line.paper[c]:.2f}" for c in part.columns]
+    if line.paper_std is not None:
+        theirs[part.columns.index(last)] += f" ± {line.paper_std:.2f}"
+    rows = [
+        [
+            line.label,
+            "ours",
+            *(format_spread(line.ours[c]) for c in part.columns),
+            format_difference(line.our_delta),
+        ],
+        ["", "paper", *theirs, _signed(line.paper_delta, "")],
+    ]
+    if not part.comparable:
+        return rows
+    gaps = [_signed(line.difference(c), "-") for c in part.columns]
+    agrees = {None: "", True: "yes", False: "no"}[line.agrees]
+    return [[*rows[0], ""], [*rows[1], ""], ["", "difference", *gaps, "", agrees]]
+
+
+def _signed(value: float | None, none: str) -> str:
+    return none if value is None else f"{value:+.2f}"
+
+
+def part_footnotes(part: PaperComparison) -> list[str]:
+    """What must stand under a part, the scale first."""
+    seeds = f"{len(part.seeds)} seed{'s' * (len(part.seeds) > 1)}"
+    rounds = f"{part.rounds} round{'s' * (part.rounds > 1)}"
+    rule = f"ours: accuracy in %, {part.rule} of {rounds}, {seeds}; to {part.baseline}: of averages"
+    runs = "; ".join(f"{line.label} {' '.join(line.digests)}" for line in part.lines)
+    return [f"scale {part.scale}: {part.notes[0]}", rule, *part.notes[1:], f"runs: {runs}"]
+
+
+def settings_by_source(values: Values) -> list[str]:
+    """One line for each source: the values that come from it."""
+    lines = []
+    for source, name in SOURCES.items():
+        mine = [f"{key} {value}" for key, (value, whose) in values.items() if whose == source]
+        if mine:
+            lines.append(f"recipe, {name}: {', '.join(mine)}")
+    return lines
+
+
+def recipe_markdown(report: RecipeReport) -> str:
+    """The whole report: a table and its notes for each part, then its settings by source."""
+    blocks = [f"## {_safe(report.title)}"]
+    for part in report.parts:
+        rows = [part_header(part), ["---"] * len(part_header(part)), *part_rows(part)]
+        table = "\n".join(f"| {' | '.join(map(_safe, row))} |" for row in rows)
+        blocks += [f"### {part.part}", table, _bullet_list(part_footnotes(part)), *_sources(part)]
+    blocks += [f"### {name}\n\n{_safe(why)}" for name, why in report.missing]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _sources(part: PaperComparison) -> list[str]:
+    fields = {
+        f"{label}: {n}": v for label, values in part.fields.items() for n, v in values.items()
+    }
+    lead = "Settings; what a method is not given here is its default, our choice:"
+    return [lead, _bullet_list(settings_by_source({**part.settings, **fields}))]
+
+
+def _bullet_list(lines: list[str]) -> str:
+    return "\n".join(f"- {_safe(line)}" for line in lines)
+
+
+def _safe(text: str) -> str:
+    """On one line, bars escaped: both would break a table."""
+    return " ".join(text.split()).replace("\\", r"\\").replace("|", r"\|")
+
+
+def recipe_json(report: RecipeReport) -> str:
+    """All there is, as JSON."""
+    return json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+ALL_SCALES: tuple[Scale, ...] = get_args(Scale)
+SMOKE_RUN = 4.0  # seconds, nearly all of them for starting a process
+HEADS = ["name", "paper", "table", "parts", "rows", *ALL_SCALES]
+
+
+class ListedRecipe(NamedTuple):
+    """A recipe in the list."""
+
+    name: str
+    paper: str
+    table: str
+    parts: tuple[str, ...]
+    rows: int
+    seconds: dict[Scale, float]  # on one core, of the parts whose images are known
+    whole: bool  # whether those are all
+
+    def cells(self) -> list[str]:
+        """As a row of a table."""
+        star = "" if self.whole else "*"
+        times = [format_duration(self.seconds[scale]) + star for scale in ALL_SCALES]
+        parts = ", ".join(self.parts)
+        return [self.name, self.paper, self.table, parts, str(self.rows), *times]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        return {**self._asdict(), "parts": list(self.parts)}
+
+
+def list_recipes() -> list[ListedRecipe]:
+    """Every recipe."""
+    return [_list_recipe(read_recipe(name)) for name in recipe_names()]
+
+
+def _list_recipe(recipe: Recipe) -> ListedRecipe:
+    table = printed_table()[recipe.name]
+    times: dict[Scale, list[float | None]] = {
+        scale: [rough_estimate(recipe, p, scale) for p in recipe.parts] for scale in ALL_SCALES
+    }
+    times["smoke"] = [SMOKE_RUN * len(recipe.rows)]  # its parts share their runs
+    return ListedRecipe(
+        name=recipe.name,
+        paper=f"{table.paper} ({table.venue})",
+        table=table.table,
+        parts=tuple(part.name for part in recipe.parts),
+        rows=len(recipe.rows),
+        seconds={scale: sum(s for s in known if s is not None) for scale, known in times.items()},
+        whole=None not in times["paper"],
+    )
+
+
+def format_duration(seconds: float) -> str:
+    """A rough time for people: ``40 s``, ``12 min``, ``5 h``, ``9 days``."""
+    for size, unit, most in ((1, "s", 90), (60, "min", 5400), (3600, "h", 48 * 3600)):
+        if seconds < most:
+            return f"{max(1, round(seconds / size))} {unit}"
+    return f"{round(seconds / 86400)} days"

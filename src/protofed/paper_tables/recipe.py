@@ -1,0 +1,232 @@
+"""The numbers that the papers print, as facts, with what is known to be wrong among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from protofed.errors import ProtofedError
+from protofed.errors import require_known_name
+from protofed.spec.spec_parser import Raw
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import TypeAdapter
+from pydantic import ValidationError
+from pydantic import model_validator
+from typing import Any
+from typing import Literal
+from typing import NamedTuple
+from typing import Self
+import tomllib
+
+class PaperValue(BaseModel):
+    """A piece of tables.json."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PrintedRow(PaperValue):
+    """A row as printed, in per cent."""
+
+    values: tuple[float, ...]  # by column
+    avg: float | None = None  # over the columns; none where a part is a single column
+    std: float | None = None  # of the average, or of the only value
+    delta: float | None = None  # to the baseline's average
+
+    @property
+    def level(self) -> float:
+        """The number by which rows are compared: the average, or the only value."""
+        return self.values[0] if self.avg is None else self.avg
+
+
+class PaperErratum(PaperValue):
+    """Something in a printed table that does not fit the rest of it."""
+
+    kind: Literal["average", "delta", "copy", "text"]  # text: only told, not in the numbers
+    row: str
+    note: str
+    of: str | None = None  # copy: the row that was copied
+
+
+class PrintedPart(PaperValue):
+    """A part of a printed table."""
+
+    columns: tuple[str, ...]
+    rows: dict[str, PrintedRow]
+    faults: tuple[PaperErratum, ...] = ()
+
+    def unknown(self, label: str) -> bool:
+        """Whether the numbers of a row are another row's, so that its own are not known."""
+        return any(fault.kind == "copy" and fault.row == label for fault in self.faults)
+
+
+class PrintedTable(PaperValue):
+    """A table: where it stands, what it shows, and its parts by name."""
+
+    paper: str
+    venue: str
+    table: str
+    caption: str  # in our words
+    parts: dict[str, PrintedPart]
+
+
+@cache
+def printed_table() -> dict[str, PrintedTable]:
+    """Every table by the name of its recipe."""
+    text = (files(__package__) / "tables.json").read_bytes()
+    return TypeAdapter(dict[str, PrintedTable]).validate_json(text)
+
+
+Source = Literal["paper", "public_code", "our_choice"]
+SOURCES: dict[Source, str] = {
+    "paper": "paper",
+    "public_code": "public code",
+    "our_choice": "our choice",
+}
+
+
+class SourcedValue(NamedTuple):
+    """A value and where it comes from."""
+
+    value: Any
+    source: Source
+
+
+Values = dict[str, SourcedValue]  # by dotted name, as on the command line: training.lr
+
+
+class SourcedFields(BaseModel):
+    """Fields of a spec or of a method, in one table for each source; none stands in two."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    paper: Raw = Field(default_factory=dict)
+    public_code: Raw = Field(default_factory=dict)
+    our_choice: Raw = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        names = [name for source in SOURCES for name, _ in dotted_values(getattr(self, source))]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two sources for {', '.join(twice)}")
+        return self
+
+    def values(self) -> Values:
+        """Every value with its source."""
+        return {
+            name: SourcedValue(value, source)
+            for source in SOURCES
+            for name, value in dotted_values(getattr(self, source))
+        }
+
+
+class RecipeRow(SourcedFields):
+    """One row: the paper's label, our method, and the fields that are not left to its defaults."""
+
+    label: str
+    method: str
+
+
+class RecipePart(SourcedFields):
+    """A part of a table: one benchmark, with the columns that show it and what differs there."""
+
+    name: str
+    benchmark: str
+    columns: dict[str, str]  # the paper's name -> our domain
+    images: int | None = None  # that all clients together train on in an epoch; for estimates
+    rows: dict[str, SourcedFields] = Field(default_factory=dict)  # fields of some rows in this part
+    differences: tuple[str, ...] = ()  # known reasons for other numbers than the paper's
+
+
+class Recipe(SourcedFields):
+    """A table: settings of all parts, its rows, its parts."""
+
+    name: str
+    baseline: str  # the label of the row that differences are taken to
+    differences: tuple[str, ...] = ()
+    rows: tuple[RecipeRow, ...]
+    parts: tuple[RecipePart, ...]
+
+    @model_validator(mode="after")
+    def _labels_are_known(self) -> Self:
+        labels = [row.label for row in self.rows]
+        for label in (self.baseline, *(label for part in self.parts for label in part.rows)):
+            require_known_name(f"row of {self.name}", label, labels)
+        return self
+
+    def part(self, name: str) -> RecipePart:
+        """The part with a name; one that does not exist is refused with those that do."""
+        names = [part.name for part in self.parts]
+        return self.parts[names.index(require_known_name(f"part of {self.name}", name, names))]
+
+    def settings(self, part: RecipePart) -> Values:
+        """The values of a part, the method's apart; what the part says goes before the recipe."""
+        own = {
+            "data.name": SourcedValue(part.benchmark, "paper"),
+            "data.domains": SourcedValue(list(part.columns.values()), "paper"),
+        }
+        return {**self.values(), **part.values(), **own}
+
+    def fields(self, part: RecipePart, row: RecipeRow) -> Values:
+        """The values of a row's method in a part."""
+        here = part.rows.get(row.label, SourcedFields())
+        return {**row.values(), **here.values()}
+
+    def raw(self, part: RecipePart, row: RecipeRow) -> Raw:
+        """The experiment behind a row, and its scoring, as plain data."""
+        method = nest_values(self.fields(part, row))
+        return {**nest_values(self.settings(part)), "method": {"name": row.method, **method}}
+
+
+def dotted_values(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by dotted name."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from dotted_values(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def nest_values(values: Values) -> Raw:
+    """Values by dotted name as nested tables."""
+    tables: Raw = {}
+    for name, (value, _) in values.items():
+        *path, last = name.split(".")
+        table = tables
+        for key in path:
+            table = table.setdefault(key, {})
+        table[last] = value
+    return tables
+
+
+@cache
+def recipe_names() -> tuple[str, ...]:
+    """The recipes there are, in alphabetical order."""
+    return tuple(
+        sorted(
+            file.name.removesuffix(".toml")
+            for file in files(__package__).iterdir()
+            if file.name.endswith(".toml")
+        )
+    )
+
+
+def read_recipe(name: str) -> Recipe:
+    """The recipe with a name; one that does not exist is refused with those that do."""
+    file = files(__package__) / f"{require_known_name('recipe', name, recipe_names())}.toml"
+    return parse_recipe(name, tomllib.loads(file.read_text(encoding="utf-8")))
+
+
+def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
+    """Check plain data; every fault is told with the recipe's name."""
+    try:
+        return Recipe.model_validate({**table, "name": name})
+    except ValidationError as fault:
+        lines = [
+            f"recipe {name}: {'.'.join(map(str, error['loc'])) or 'as a whole'}: {error['msg']}"
+            for error in fault.errors()
+        ]
+        raise ProtofedError("\n".join(lines)) from fault

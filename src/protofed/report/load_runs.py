@@ -1,0 +1,141 @@
+"""Run folders as a page needs them: finished or on their way, labelled apart, comparable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.runtime.atomic_io import file_sha256
+from protofed.errors import ProtofedError
+from protofed.experiment import run_records
+from protofed.federation.evaluation import DomainScores, Evaluation
+from protofed.spec.spec_parser import load_spec
+from protofed.experiment.run_records import Holdings, World
+from protofed.experiment.result import RunResult, read_evaluations
+from protofed.experiment.run_folder import RunDir
+from protofed.spec.experiment_spec import Experiment
+from protofed.analysis.finished_runs import RunRecord, check_comparable, read_record
+
+FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl", "done")
+
+
+class ReportRun(NamedTuple):
+    """One run, as far as it is."""
+
+    folder: Path
+    label: str
+    experiment: Experiment
+    evaluations: list[Evaluation]
+    rounds: list[dict[str, Any]]
+    parts: Holdings  # who holds what; empty before the run has begun
+    world: World  # versions, and the data's fingerprints; empty before the run has begun
+    record: RunRecord | None  # of a finished run
+
+    @property
+    def seed(self) -> int:
+        """The seed of every random stream."""
+        return self.experiment.seed
+
+    @property
+    def at(self) -> int:
+        """The rounds that it has behind it."""
+        return int(self.rounds[-1]["round"]) if self.rounds else 0
+
+    @property
+    def name(self) -> str:
+        """Method and seed."""
+        return f"{self.label}, seed {self.seed}"
+
+
+def files_stamp(folders: Sequence[Path]) -> tuple[object, ...]:
+    """Something that changes whenever a file of these runs does."""
+    return tuple(_changed(folder / name) for folder in folders for name in FILES)
+
+
+def _changed(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
+    """All runs, in the order given; those that cannot stand in one table are refused."""
+    distinct = list({folder.resolve(): folder for folder in folders}.values())
+    experiments = [_experiment(folder) for folder in distinct]
+    labels = _labels(experiments)
+    found = [_read(*one) for one in zip(distinct, experiments, labels, strict=True)]
+    begun = [run for run in found if run.world and run.parts]
+    if begun:
+        check_comparable([run.record or _unfinished(run) for run in begun])
+    _same_domains([run for run in found if run.evaluations])
+    return found
+
+
+def _experiment(folder: Path) -> Experiment:
+    if not (folder / "spec.json").exists():
+        raise ProtofedError(f"{folder} holds no run: name run folders, for example runs/*")
+    return load_spec(folder)
+
+
+def _labels(experiments: Sequence[Experiment]) -> list[str]:
+    """The methods' labels; where one method runs with several settings, those that differ too."""
+    settings = [flatten_spec(experiment.to_dict()["method"]) for experiment in experiments]
+    labels = [experiment.method.info.label for experiment in experiments]
+    named = []
+    for label, own in zip(labels, settings, strict=True):
+        kin = [s for other, s in zip(labels, settings, strict=True) if other == label]
+        apart = [key for key in own if any(s.get(key) != own[key] for s in kin)]
+        words = ", ".join(f"{key}={own[key]}" for key in apart)
+        named.append(f"{label} ({words})" if words else label)
+    return named
+
+
+def flatten_spec(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested plain data as one level: ``training.lr`` -> ``0.01``."""
+    found: dict[str, str] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= flatten_spec(value, f"{name}.")
+        else:
+            found[name] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:
+    place = RunDir(folder)
+    parts, world = folder / "partition.json", folder / "env.json"
+    return ReportRun(
+        folder=folder,
+        label=label,
+        experiment=experiment,
+        evaluations=read_evaluations(place),
+        rounds=place.lines(place.rounds),
+        parts=run_records.read_record_file(run_records.HOLDINGS, parts) if parts.exists() else [],
+        world=run_records.read_record_file(run_records.WORLD, world) if world.exists() else {},
+        record=read_record(folder, label) if place.done.exists() else None,
+    )
+
+
+def _unfinished(run: ReportRun) -> RunRecord:
+    """A run on its way as a record without scores, so that its spec is checked like the others."""
+    nothing = DomainScores({})
+    result = RunResult(
+        run.folder, run.experiment.digest, {}, nothing, nothing, {}, None, None, (), 0.0
+    )
+    parts = file_sha256(run.folder / "partition.json")
+    return RunRecord(run.label, run.seed, run.experiment, result, run.world, parts)
+
+
+def _same_domains(runs: Sequence[ReportRun]) -> None:
+    for run in runs[1:]:
+        mine, first = (set(r.evaluations[0].scores.domains) for r in (run, runs[0]))
+        if mine != first:
+            raise ProtofedError(
+                f"{runs[0].folder} and {run.folder} cannot stand in one table: "
+                f"they were scored on different domains"
+            )

@@ -1,0 +1,393 @@
+"""The page's sentences: what came out, how far runs are, and what each run stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from markupsafe import Markup
+from protofed.runtime.atomic_io import format_bytes
+from protofed.experiment.model_card import repeat_command
+from protofed.spec.spec_parser import parse_experiment
+from protofed.experiment.result import mark_unseen
+from protofed.spec.experiment_spec import Experiment
+from protofed.report.charts import score_bar
+from protofed.report.charts import stacked_bar
+from protofed.report.load_runs import ReportRun
+from protofed.report.load_runs import flatten_spec
+from protofed.analysis.comparison_table import format_difference
+from protofed.analysis.comparison_table import format_spread as scored
+from protofed.analysis.comparison_table import table_header
+from protofed.analysis.comparison_table import table_row
+from protofed.analysis.statistics import PairedDifference
+from protofed.analysis.comparison_table import ComparisonTable
+from protofed.analysis.comparison_table import MethodRow
+from typing import NamedTuple
+import json
+import math
+import statistics
+
+MOST_NAMED = 4  # methods in a title
+
+
+def report_title(labels: Sequence[str], data: str) -> str:
+    """``FedAvg, FedProx and FPL on digits-mini``."""
+    named = join_words(labels) if len(labels) <= MOST_NAMED else f"{len(labels)} methods"
+    return f"{named} on {data}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + list(words[-1:]))
+
+
+def _row_mean(row: MethodRow) -> float:
+    value = row.cells["mean"]
+    return round(value.mean, 2) if value else 0.0
+
+
+def worst_domain(table: ComparisonTable, row: MethodRow) -> tuple[str, float]:
+    """The domain that a method serves worst, and its score there."""
+    scores = {name: value.mean for name in table.domains if (value := row.cells[name])}
+    return min(scores.items(), key=lambda item: item[1], default=("none", 0.0))
+
+
+def report_headline(table: ComparisonTable) -> str:
+    """What came out, in one sentence."""
+    order = sorted(table.rows, key=_row_mean, reverse=True)
+    best, rule = order[0], table.rule
+    domain, score = worst_domain(table, best)
+    reached = f"{_row_mean(best):.2f} % mean accuracy over {len(table.domains)} domains ({rule})"
+    low = f"it does worst on {domain} ({score:.2f} %)"
+    if len(order) == 1:
+        return f"{best.label} reaches {reached}; {low}."
+    level = [row.label for row in order if _row_mean(row) == _row_mean(best)]
+    if len(level) > 1:
+        return f"{join_words(level)} are level with {reached}; {best.label} does worst on {domain}."
+    other = order[1] if best.label == table.baseline else best
+    who = f"{other.label}, the next one, is" if other is not best else "that is"
+    count = f"{best.label} is the best of {len(order)} methods with {reached}; {low}"
+    return f"{count}; {who} {describe_difference(other.difference, table.baseline)}."
+
+
+def describe_difference(value: PairedDifference | None, baseline: str | None) -> str:
+    """``1.20 points above FedAvg (95 % interval +0.30 to +2.10)``, and what that does not show."""
+    if value is None:
+        return f"without a seed in common with {baseline}"
+    side = "above" if value.mean >= 0 else "below"
+    points = f"{abs(value.mean):.2f} points {side} {baseline}"
+    if value.low is None or value.high is None:
+        return f"{points} (one seed: no interval)"
+    span = f"95 % interval {value.low:+.2f} to {value.high:+.2f}"
+    clear = value.low > 0 or value.high < 0
+    return f"{points} ({span}{'' if clear else ', which includes no difference at all'})"
+
+
+def headline_tiles(table: ComparisonTable) -> list[tuple[str, str]]:
+    """The same in a few large numbers, each with its meaning."""
+    best = max(table.rows, key=_row_mean)
+    domain, score = worst_domain(table, best)
+    found = [
+        (f"{_row_mean(best):.2f} %", f"best mean: {best.label}"),
+        (f"{score:.2f} %", f"its worst domain: {domain}"),
+    ]
+    if best.difference:
+        seeds = best.difference.pairs
+        text = format_difference(best.difference).partition(" ")
+        note = f"95 % interval {text[2]}" if text[2] else "one seed: no interval"
+        found.append((f"{text[0]}", f"points to {table.baseline}; {note}"))
+        found.append((str(seeds), "seeds behind the difference" if seeds > 1 else "seed"))
+    return found
+
+
+def progress_rows(runs: Sequence[ReportRun]) -> list[tuple[str, int, int, str]]:
+    """Of every run on its way: its name, the rounds behind it, all rounds, its newest mean."""
+    return [
+        (run.name, run.at, run.experiment.rounds, _newest(run)) for run in runs if not run.record
+    ]
+
+
+def _newest(run: ReportRun) -> str:
+    mean = run.evaluations[-1].scores.mean if run.evaluations else None
+    return "not scored yet" if mean is None else f"mean accuracy {mean:.2f} %"
+
+
+def report_notices(runs: Sequence[ReportRun]) -> list[tuple[str, str]]:
+    """What readers of the scores must know, and of which methods it is said."""
+    said: dict[str, list[str]] = {}
+    labels = {run.label for run in runs if run.record}
+    for run in runs:
+        star = run.experiment.method.info.caveat
+        own = [*(run.record.result.notices if run.record else ()), *([star] if star else [])]
+        for notice in own:
+            names = said.setdefault(str(notice), [])
+            names.extend([run.label] * (run.label not in names))
+    return [(text, "" if set(of) == labels else join_words(of)) for text, of in said.items()]
+
+
+def _specs(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
+    """The spec, and that of the same method on the same data with nothing else said."""
+    spec = experiment.to_dict()
+    images = spec["data"]  # a folder's are taken as they are on record: it may be gone
+    data = images if isinstance(images["revision"], str) else {"name": images["name"]}
+    said = {"data": data, "method": {"name": spec["method"]["name"]}}
+    return flatten_spec(spec), flatten_spec(parse_experiment(said).to_dict())
+
+
+def _said(table: Mapping[str, str]) -> dict[str, str]:
+    return {field: value for field, value in table.items() if value != "null"}
+
+
+def changed_settings(groups: Mapping[str, Sequence[ReportRun]]) -> HtmlTable:
+    """What the runs say otherwise than the defaults; seeds stand with the runs."""
+    rows = []
+    for place, (label, runs) in enumerate(groups.items()):
+        spec, default = (_said(table) for table in _specs(runs[0].experiment))
+        for field in dict.fromkeys([*spec, *default]):
+            own = field.startswith(("method.", "public."))  # the rest is the same in all runs
+            differs = field != "seed" and spec.get(field) != default.get(field)
+            if differs and (own or not place):
+                values = (spec.get(field, "not set"), default.get(field, "not set"))
+                rows.append(
+                    [TableCell(field), *map(TableCell, values), TableCell(label if own else "all")]
+                )
+    head = ["field", "here", "default", "methods"]
+    return HtmlTable("changed", "Where the runs differ from the defaults", head, rows)
+
+
+def full_specs(groups: Mapping[str, Sequence[ReportRun]]) -> list[tuple[str, str]]:
+    """The whole spec of each method, of its first seed."""
+    return [
+        (f"{label}, seed {runs[0].seed}", json.dumps(runs[0].experiment.to_dict(), indent=2))
+        for label, runs in groups.items()
+    ]
+
+
+def provenance_table(runs: Sequence[ReportRun]) -> HtmlTable:
+    """Which folders, with which digests."""
+    rows = [
+        [
+            TableCell(str(run.folder)),
+            TableCell(run.label),
+            TableCell(str(run.seed), run.seed),
+            TableCell(run.experiment.digest[:12], title=run.experiment.digest),
+            TableCell("finished" if run.record else f"round {run.at} of {run.experiment.rounds}"),
+        ]
+        for run in runs
+    ]
+    return HtmlTable(
+        "runs", "Run folders", ["run folder", "method", "seed", "digest", "state"], rows
+    )
+
+
+def environment_table(runs: Sequence[ReportRun]) -> HtmlTable:
+    """Versions and data behind the runs; several values where they differ."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for key, value in flatten_spec(run.world).items():
+            values = found.setdefault(key.replace("data.", "images of ", 1), [])
+            values.extend([value] * (value not in values))
+    rows = [[TableCell(key), TableCell(", ".join(values))] for key, values in found.items()]
+    return HtmlTable("world", "Environment", ["what", "which"], rows)
+
+
+def repeat_commands(runs: Sequence[ReportRun]) -> list[str]:
+    """What to type to make each run once more."""
+    return [repeat_command(run.folder, run.experiment) for run in runs]
+
+
+SHADES = 9  # of a cell's background
+MOST_CLASSES = 20  # with a column of their own
+UP_AND_DOWN = {"up": "bytes_up", "down": "bytes_down"}
+
+
+class TableCell(NamedTuple):
+    """One cell: its text (a drawing is Markup), what it sorts by, and how it looks."""
+
+    text: str
+    key: float | None = None
+    look: str = ""
+    title: str = ""
+
+
+class HtmlTable(NamedTuple):
+    """A table; the first cell of a row is the row's head."""
+
+    id: str
+    caption: str
+    head: list[str]
+    rows: list[list[TableCell]]
+
+    def numeric(self, place: int) -> bool:
+        """Whether a column holds numbers."""
+        return any(row[place].key is not None for row in self.rows)
+
+
+def results_table(table: ComparisonTable) -> HtmlTable:
+    """The comparison, as every other format prints it; best and second best are marked."""
+    rows = []
+    for row in table.rows:
+        cells = [TableCell(text) for text in table_row(table, row)]
+        for place, name in enumerate(table.columns, start=1):
+            value, look = row.cells[name], table.standing(name, row.label)
+            cells[place] = TableCell(cells[place].text, value.mean if value else None, look)
+        if row.difference:
+            cells[-2] = TableCell(cells[-2].text, row.difference.mean)
+        rows.append(cells)
+    shown = len(rows[0]) if len(rows) > 1 else -2  # one method: nothing to compare it with
+    caption, head = "Accuracy in % by method and domain", table_header(table)[:shown]
+    return HtmlTable("results-table", caption, head, [cells[:shown] for cells in rows])
+
+
+def domain_bars(
+    table: ComparisonTable, slots: Mapping[str, int]
+) -> list[tuple[str, list[tuple[str, str, Markup]]]]:
+    """For each domain the methods: label, score, bar."""
+    made = []
+    for name in table.domains:
+        found = [(row.label, row.cells[name]) for row in table.rows]
+        bars = [
+            (
+                label,
+                scored(value),
+                score_bar(value.mean, slots[label], value.std) if value else Markup(),
+            )
+            for label, value in found
+        ]
+        made.append((mark_unseen(name, table.unseen), bars))
+    return made
+
+
+def client_table(label: str, runs: Sequence[ReportRun], place: int) -> HtmlTable | None:
+    """Each client's own model on every domain, mean over seeds; none for one shared model."""
+    found = [run.record.result.clients for run in runs if run.record]
+    tables = [table for table in found if table]
+    if not tables:
+        return None
+    homes = {str(part["client"]): str(part["domain"]) for part in runs[0].parts}
+    domains = list(runs[0].evaluations[-1].scores.domains)
+    rows = []
+    for client in dict.fromkeys(name for table in tables for name in table):
+        home, line_of = homes.get(client, ""), [table.get(client, {}) for table in tables]
+        cells = [TableCell(f"client {client}"), TableCell(home)]
+        for domain in domains:
+            value = _mean_of_known(row.get(domain) for row in line_of)
+            cells.append(_shaded(value, 100.0, "home" if domain == home else ""))
+        rows.append(cells)
+    caption = f"{label}: each client's own model on every domain, in %, last round"
+    caption += f", mean over {len(tables)} seeds" if len(tables) > 1 else ""
+    return HtmlTable(f"clients-{place}", caption, ["client", "own domain", *domains], rows)
+
+
+def auxiliary_table(runs: Sequence[ReportRun]) -> HtmlTable | None:
+    """The other predictors of methods that have some, after the last round."""
+    rows, domains = [], list(runs[0].record.result.last.domains) if runs[0].record else []
+    for run in runs:
+        for name, scores in run.record.result.opinions.items() if run.record else ():
+            values = [*(scores.domains.get(domain) for domain in domains), scores.mean]
+            rows.append([TableCell(f"{run.name}: {name}"), *(_shaded(v, 100.0) for v in values)])
+    caption = "Other predictors of the same models, in %, last round"
+    return HtmlTable("opinions", caption, ["predictor", *domains, "AVG"], rows) if rows else None
+
+
+def holdings_table(run: ReportRun) -> HtmlTable | None:
+    """How many images of each class every client holds."""
+    if not run.parts:
+        return None
+    names = list(dict.fromkeys(str(name) for part in run.parts for name in part["held"]))
+    names = sorted(names, key=_counting) if len(names) <= MOST_CLASSES else []
+    most = max((n for part in run.parts for n in part["held"].values()), default=1)
+    rows = []
+    for part in run.parts:
+        held: dict[str, int] = part["held"]
+        total = sum(held.values())
+        cells = [TableCell(f"client {part['client']}"), TableCell(str(part["domain"]))]
+        cells += [TableCell(str(total), total), TableCell(str(len(held)), len(held))]
+        rows.append(cells + [_counted(held.get(name, 0), most) for name in names])
+    caption = f"Training images of each client by class (seed {run.seed})"
+    head = ["client", "domain", "images", "classes", *names]
+    return HtmlTable("holdings", caption, head, rows)
+
+
+def _counting(name: str) -> tuple[float, str]:
+    """Order numbers as people count them, before all other names."""
+    return (int(name) if name.isdecimal() else math.inf), name
+
+
+def traffic_parts(runs: Sequence[ReportRun], way: str) -> dict[str, float]:
+    """Bytes per round by part, mean over rounds and seeds."""
+    lines = [line for run in runs for line in run.rounds]
+    sums: dict[str, float] = {}
+    for one in lines:
+        for name, count in one["parts"][way].items():
+            sums[name] = sums.get(name, 0) + count
+    return {name: count / len(lines) for name, count in sums.items() if count}
+
+
+def traffic_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str, int]) -> HtmlTable:
+    """What crosses the wire in a round, all clients together, by part."""
+    found = {
+        (label, way): traffic_parts(runs, way)
+        for label, runs in groups.items()
+        for way in UP_AND_DOWN
+    }
+    longest = max((sum(parts.values()) for parts in found.values()), default=0.0)
+    rows = []
+    for (label, way), parts in found.items():
+        each = sum(parts.values())
+        words = (
+            ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items()) or "nothing"
+        )
+        whole = _mean_of_known(sum(one[UP_AND_DOWN[way]] for one in run.rounds) for run in groups[label])
+        rows.append(
+            [
+                TableCell(label),
+                TableCell({"up": "clients to server", "down": "server to clients"}[way]),
+                TableCell(stacked_bar(parts, slots, longest), each),
+                TableCell(words, each),
+                TableCell(format_bytes(each), each, title=f"{each:,.0f} bytes"),
+                TableCell(format_bytes(whole or 0.0), whole, title=f"{whole or 0:,.0f} bytes"),
+            ]
+        )
+    head = ["method", "direction", "per round", "parts", "a round", "whole run"]
+    return HtmlTable("traffic", "Bytes on the wire, all clients together", head, rows)
+
+
+def seconds_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str, int]) -> HtmlTable:
+    """How long rounds take, without scoring."""
+    times = {
+        label: [float(line["seconds"]) for run in runs for line in run.rounds]
+        for label, runs in groups.items()
+    }
+    middles = {label: statistics.median(own) for label, own in times.items() if own}
+    longest = max(middles.values(), default=0.0) or 1.0
+    rows = [
+        [
+            TableCell(label),
+            TableCell(score_bar(100 * middle / longest, slots[label]), middle),
+            TableCell(f"{middle:.2f} s", middle),
+            TableCell(f"{max(times[label]):.2f} s", max(times[label])),
+            TableCell(f"{sum(times[label]) / len(groups[label]):.1f} s", sum(times[label])),
+        ]
+        for label, middle in middles.items()
+    ]
+    head = ["method", "per round", "median round", "slowest round", "whole run"]
+    return HtmlTable(
+        "seconds", "Seconds of training and merging on the machine of each run", head, rows
+    )
+
+
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _shaded(value: float | None, whole: float, look: str = "") -> TableCell:
+    if value is None:
+        return TableCell("-")
+    shade = min(SHADES, max(0, round(SHADES * value / whole)))
+    return TableCell(f"{value:.2f}", value, f"s{shade} {look}".strip())
+
+
+def _counted(count: int, most: int) -> TableCell:
+    return TableCell(str(count), count, f"s{round(SHADES * count / most)}" if count else "none")

@@ -1,0 +1,1 @@
+"""The machine: files, processes, memory and progress; nothing here knows of learning."""

@@ -1,0 +1,203 @@
+"""Writing so that a reader finds the old file or the new one, never half of one; and reading.
+
+What changes the disk goes through `write`, `sync` and `replace`: `make faults` lets each call of
+them fail in turn. What is not finished ends in `UNFINISHED`, and nobody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextlib import suppress
+from io import BufferedReader
+from pathlib import Path
+from protofed.errors import BusyError
+from protofed.errors import ProtofedError
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import time
+
+UNFINISHED = ".tmp"
+
+
+def write_all(handle: int, content: bytes) -> None:
+    """All of some bytes into an open file."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
+def sync_file(handle: int) -> None:
+    """Wait until what was written lies on the disk."""
+    os.fsync(handle)
+
+
+def rename_over(old: Path, new: Path) -> None:
+    """Rename in one step; a file under the new name is gone in the same step."""
+    os.replace(old, new)
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Replace a file in one step: temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    try:
+        with temporary.open("wb", buffering=0) as stream:
+            write_all(stream.fileno(), content)
+            sync_file(stream.fileno())
+        rename_over(temporary, path)
+    except BaseException:  # a full disk has no room for what cannot be finished
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def atomic_write_json(path: Path, content: object) -> None:
+    """Plain data as indented JSON with a last newline."""
+    atomic_write(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def append_durably(path: Path, content: bytes) -> None:
+    """Add to a file, and see it on the disk; a crash may leave the first part of `content`."""
+    is_new = not path.exists()
+    with path.open("ab", buffering=0) as stream:
+        write_all(stream.fileno(), content)
+        sync_file(stream.fileno())
+    if is_new:
+        sync_directory(path.parent)
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A folder to write files into; it gets its name when they are all there, or never."""
+    made = path.with_name(f".{path.name}{UNFINISHED}")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    try:
+        yield made
+        remove_directory(path)
+        rename_over(made, path)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    sync_directory(path.parent)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a folder, if there is one: whole in one step, then piece by piece."""
+    if path.exists():
+        doomed = path.with_name(f".{path.name}.old{UNFINISHED}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        rename_over(path, doomed)
+        _remove(doomed)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is one that something has only until it is finished."""
+    return path.name.startswith(".") and path.name.endswith(UNFINISHED)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a process that was killed did not finish; only for who has the folder alone."""
+    for left in filter(is_temporary, folder.iterdir()):
+        _remove(left)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync_directory(folder: Path) -> None:
+    """Make a rename or a new file in a folder outlive a crash."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        sync_file(handle)
+    finally:
+        os.close(handle)
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A file to read from; a pipe or a device under its name is refused, as it may never end."""
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK)  # else a pipe without a writer is waited for
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a file", path)
+    return handle
+
+
+def read_file_bytes(path: Path) -> bytes:
+    """The content of a file."""
+    with open_file(path) as stream:
+        return stream.read()
+
+
+def file_sha256(path: Path) -> str:
+    """The digest of a file's content."""
+    with open_file(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes for people, in steps of a thousand: ``1.52 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if round(count, 2) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+TRIES, PAUSE = 5, 0.02  # who only looks whether a folder is held holds it for a moment, too
+
+
+@contextmanager
+def file_lock(path: Path, busy: str = "") -> Iterator[None]:
+    """Hold a folder, or a file that is made for it; another's lock is waited for, or an error.
+
+    It is an error where there are words for it. What is raised inside passes as it is.
+    """
+    how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    try:
+        handle = os.open(path, how, 0o644)
+    except OSError as fault:
+        raise ProtofedError(f"cannot write to {path}: {fault.strerror}") from fault
+    try:
+        _lock(handle, busy)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, busy: str) -> None:
+    for _ in range(TRIES):
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError:
+            time.sleep(PAUSE)
+    raise BusyError(busy)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds a folder now; nobody holds one that is not there."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,140 @@
+"""Child processes that leave Ctrl-C to their parent, and do not outlive it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import subprocess
+import threading
+import time
+
+@contextmanager
+def ignore_sigint_in_children() -> Iterator[None]:
+    """Around the start of processes: they never hear Ctrl-C, and here it is heard at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def exit_with_parent() -> None:
+    """In a child: let it end, whatever it is at, when its parent has ended, if need be killed."""
+    threading.Thread(target=_wait, daemon=True).start()
+
+
+def exit_with_pipe(life: int) -> None:
+    """In a child: let it end when the other end of a pipe, which its parent holds, is closed.
+
+    If it leads a group of processes, all of these end with it.
+    """
+
+    def wait() -> None:
+        os.read(life, 1)  # nobody writes: this ends when the parent has, however it did
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _wait() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+LONGEST_END = 5.0  # seconds that a process has to end by itself
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """The environment of processes that load Flower: nothing leaves this machine for its makers."""
+    return {**os.environ, **OFFLINE, "FLWR_HOME": str(home / "flwr")}
+
+
+def stop_on_sigterm() -> None:
+    """Let SIGTERM end this process as a normal exit would, so that what it holds is closed."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+class ChildProcess:
+    """A process in a group of its own that ends with this one.
+
+    What it says goes to its log; one that `speaks` says it here, and only its faults go there.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path | None = None,
+        speaks: bool = False,
+    ):
+        life, self.life = os.pipe()
+        stream = log.open("ab") if log else None
+        try:
+            self.process = subprocess.Popen(
+                [*command, "--life", str(life)],
+                env=env,
+                pass_fds=[life],
+                stdin=subprocess.DEVNULL,
+                stdout=None if speaks else stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+        finally:
+            os.close(life)
+            if stream:
+                stream.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still there."""
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """End it and all it has started, by force if need be."""
+        close_children([self])
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.life >= 0:
+            os.close(self.life)
+            self.life = -1
+
+
+def close_children(children: Iterable[ChildProcess], longest: float = LONGEST_END) -> None:
+    """End processes and all they have started at the same time, by force if need be."""
+    every = list(children)
+    for child in every:
+        if child.running:
+            child.process.terminate()
+    end = time.monotonic() + longest
+    for child in every:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(max(0.0, end - time.monotonic()))
+        child._kill()

@@ -1,0 +1,140 @@
+"""JSON from files that may be damaged or a stranger's: plain data, or an error that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from protofed.runtime.atomic_io import read_file_bytes
+from protofed.errors import ProtofedError
+from protofed.errors import printable_text
+from typing import Any
+import json
+
+DEEPEST = 40  # levels of lists and tables in one another; ours have fewer than ten
+
+
+def parse_json(text: bytes | str, source: object) -> Any:
+    """Plain data from JSON; whatever else the text is ends in an error that names its source."""
+    try:
+        content = json.loads(text)
+    except RecursionError as fault:
+        raise ProtofedError(f"{source}: nested too deeply to be read") from fault
+    except ValueError as fault:  # also bytes that are no text, and numbers of thousands of digits
+        raise ProtofedError(f"{source}: not JSON: {printable_text(str(fault), 200)}") from fault
+    if not _is_shallow(content):
+        raise ProtofedError(f"{source}: nested deeper than {DEEPEST} levels")
+    if not _is_text(text, content):
+        raise ProtofedError(f"{source}: it holds half a character, which nobody can print")
+    return content
+
+
+def read_json_table(path: Path) -> dict[str, Any]:
+    """A JSON file that must hold a table."""
+    content = read_json_file(path)
+    if not isinstance(content, dict):
+        raise ProtofedError(f"{path} is damaged: it must hold a JSON object")
+    return content
+
+
+def read_json_file(path: Path) -> Any:
+    """The plain data in a JSON file."""
+    try:
+        return parse_json(read_file_bytes(path), path)
+    except OSError as fault:
+        raise ProtofedError(f"{path} cannot be read: {fault.strerror}") from fault
+
+
+def _is_text(text: bytes | str, content: object) -> bool:
+    """Whether all its texts can be written; JSON can tell of halves of characters, which cannot."""
+    halves = "\\ud" if isinstance(text, str) else b"\\ud"
+    try:
+        if halves in text.lower():  # type: ignore[operator]
+            json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_shallow(content: object) -> bool:
+    """Whether nothing lies deeper than is allowed; what does would exhaust the stack later on."""
+    level = [content]
+    for _ in range(DEEPEST):
+        level = [child for one in level for child in _children(one)]
+    return not level
+
+
+def _children(content: object) -> Iterable[object]:
+    if isinstance(content, dict):
+        return content.values()
+    return content if isinstance(content, list) else ()
+
+
+def parse_json_object(text: str) -> dict[str, object]:
+    """A JSON object in which no key comes twice; the functions below judge its values."""
+    try:
+        found = json.loads(text, object_pairs_hook=_distinct)
+    except RecursionError as fault:
+        raise ProtofedError("it is nested too deeply") from fault
+    except ValueError as fault:
+        raise ProtofedError(f"it cannot be read: {printable_text(str(fault), 100)}") from fault
+    return require_object("it", found)
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a key twice")
+    return found
+
+
+def require_object(what: str, value: object) -> dict[str, object]:
+    """An object; `what` is how an error calls it, here and below."""
+    if not isinstance(value, dict):
+        raise _refused(what, "an object", value)
+    return value
+
+
+def require_fields(told: dict[str, object], fields: Iterable[str]) -> None:
+    """Refuse an object that has other fields than these."""
+    for name in fields:
+        if name not in told:
+            raise ProtofedError(f"{name} is missing")
+    for name in told:
+        if name not in fields:
+            raise ProtofedError(f"{printable_text(name, 40)} is no field that is known here")
+
+
+def require_list(what: str, value: object, least: int, most: int) -> list[object]:
+    """A list of `least` to `most` values."""
+    if not isinstance(value, list):
+        raise _refused(what, "a list", value)
+    if not least <= len(value) <= most:
+        raise ProtofedError(f"{what} must have {_span(least, most)} entries, not {len(value)}")
+    return value
+
+
+def require_int(what: str, value: object, least: int, most: int) -> int:
+    """A whole number from `least` to `most`; True, 3.0 and "3" are none."""
+    if type(value) is not int or not least <= value <= most:
+        raise _refused(what, f"a whole number, {_span(least, most)}", value)
+    return value
+
+
+def require_text(what: str, value: object, least: int, most: int) -> str:
+    """Text of `least` to `most` characters, all of which can be printed."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise _refused(what, "printable text", value)
+    if not least <= len(value) <= most:
+        raise ProtofedError(f"{what} must have {_span(least, most)} characters, not {len(value)}")
+    return value
+
+
+def _span(least: int, most: int) -> str:
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def _refused(what: str, wanted: str, value: object) -> ProtofedError:
+    """What is wrong; of a list or object nothing is shown, as it may be of any depth."""
+    nested = isinstance(value, (list, dict))
+    shown = f"a {type(value).__name__}" if nested else printable_text(repr(value), 40)
+    return ProtofedError(f"{what} must be {wanted}, not {shown}")

@@ -1,0 +1,1 @@
+"""What decides a run: the experiment as plain data, and how it is read."""

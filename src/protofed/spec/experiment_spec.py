@@ -1,0 +1,293 @@
+"""A method as plain data: what a spec prints of it, and what its digest stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from pathlib import Path
+from protofed.core.method import AnyMethod
+from protofed.core.method import Method
+from protofed.core.training import Training
+from protofed.data.benchmarks import BENCHMARKS
+from protofed.data.benchmarks import benchmark_info
+from protofed.data.benchmarks import default_net
+from protofed.data.benchmarks import default_partition
+from protofed.data.benchmarks import looks_like_folder
+from protofed.data.benchmarks import source_label
+from protofed.data.partition import Partition
+from protofed.methods import METHODS
+from protofed.methods.fedavg import FedAvg
+from protofed.nets import Convolution
+from protofed.nets import NETS
+from pydantic import AfterValidator
+from pydantic import BaseModel
+from pydantic import BeforeValidator
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import InstanceOf
+from pydantic import PlainSerializer
+from pydantic import ValidationInfo
+from pydantic import field_validator
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+from pydantic_core import to_jsonable_python
+from typing import Annotated
+from typing import Any
+from typing import Literal
+from typing import Self
+import dataclasses
+import hashlib
+import inspect
+import json
+import torch
+
+def method_name(method: AnyMethod) -> str:
+    """The command-line name of a method; for one that is not ours, its full class name."""
+    kind = FedAvg if type(method) is Method else type(method)  # whose defaults Method holds
+    for name, known in METHODS.items():
+        if kind is known:
+            return name
+    return f"{type(method).__module__}.{type(method).__qualname__}"
+
+
+def describe_method(method: AnyMethod) -> dict[str, Any]:
+    """A method as plain data: its name and its hyperparameters, methods among them likewise.
+
+    A method that is not ours is told apart by its file's source too, so that an edited one is a new
+    run; in a script, which says more than the method, by its class alone.
+    """
+    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    name = method_name(method)
+    plain = {
+        key: describe_method(value) if isinstance(value, Method) else to_jsonable_python(value)
+        for key, value in fields.items()
+    }
+    return (
+        {"name": name, **plain} if name in METHODS else {"name": name, **_method_source(method), **plain}
+    )
+
+
+def _method_source(method: AnyMethod) -> dict[str, str]:
+    kind = type(method)
+    home = None if kind.__module__ == "__main__" else inspect.getmodule(kind)
+    try:
+        code = inspect.getsource(home or kind)
+    except (OSError, TypeError):  # typed in at a prompt
+        return {}
+    return {"source": hashlib.sha256(code.encode()).hexdigest()[:12]}
+
+
+def unknown_name_error(name: str, known: Iterable[str]) -> PydanticCustomError:
+    """The fault of a name that is not among the known ones; it carries both for the message."""
+    return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
+
+
+def _known_source(name: str) -> str:
+    """A benchmark's name, or the full path of a folder of images."""
+    if looks_like_folder(name):
+        return str(Path(name).expanduser().resolve())
+    if name not in BENCHMARKS:
+        raise unknown_name_error(name, [*BENCHMARKS, "or a folder, as path/to/images"])
+    return name
+
+
+def benchmark_of(field: str, ge: int | None = None, le: int | None = None) -> Any:
+    """A default that the chosen benchmark decides, and the range of what may replace it."""
+    return Field(
+        default_factory=lambda done: getattr(benchmark_info(done["name"]), field),
+        ge=ge,
+        le=le,
+    )
+
+
+class SpecSection(BaseModel):
+    """A part of the spec: no unknown keys, no NaN, no change once made."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True
+    )
+
+
+class Data(SpecSection):
+    """Which images, and how a net sees them; what is not said comes from the benchmark."""
+
+    name: Annotated[str, AfterValidator(_known_source)] = "digits-mini"  # or a folder of images
+    domains: tuple[str, ...] = benchmark_of("domains")
+    side: int = benchmark_of("side", ge=8, le=512)
+    channels: Literal[1, 3] = benchmark_of("channels")
+    pad: int = benchmark_of("pad", ge=0, le=64)  # pixels around the image before a random crop
+    flip: bool = benchmark_of("flip")  # random mirror images
+    strict: Literal[True] | None = None  # refuse a folder with files that cannot be used
+    revision: int | str = Field(
+        default_factory=lambda done: benchmark_info(
+            done["name"], bool(done["strict"])
+        ).data_version(done["side"])
+    )  # of the images: only this version's can be had; of a folder, a digest of what it holds
+
+    @model_validator(mode="after")
+    def _of_this_benchmark(self) -> Self:
+        if not self.domains or len(set(self.domains)) < len(self.domains):
+            raise ValueError("domains: name at least one, and each once")
+        if looks_like_folder(self.name) and "revision" in self.model_fields_set:
+            return self  # a run on record, which stands even if its images are gone by now
+        entry = benchmark_info(self.name)
+        known = entry.domains + entry.on_request
+        for domain in self.domains:
+            if domain not in known:
+                raise unknown_name_error(domain, known)
+        if "revision" in self.model_fields_set and self.revision != entry.revision:
+            raise ValueError(f"revision: this version of protofed has {entry.revision}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """A short name without slashes, for folders and headings."""
+        return source_label(self.name)
+
+
+__all__ = ["Data", "Experiment", "PublicImages"]
+# Fields that came after the first runs: left out at these values, so that digests stay the same.
+LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu", "conv": "direct"}
+ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
+
+
+def _nets(given: object) -> object:
+    """Check the name of a net, or a list of such names."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not names:
+        raise PydanticCustomError("net", "write a name, or a list of names for the clients in turn")
+    for name in names:
+        if str(name) not in NETS:
+            raise unknown_name_error(str(name), NETS)
+    return given if isinstance(given, str) else tuple(names)
+
+
+def _device(name: str) -> str:
+    """A device that this machine has; `auto` becomes the fastest one, so that a digest tells it."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next((device for device, found in there.items() if found), "cpu")
+    if name not in ("cpu", *there):
+        raise unknown_name_error(name, ("auto", "cpu", *there))
+    if not there.get(name, True):
+        raise ValueError(f"this machine (or this torch) has no {name}: use auto or cpu")
+    return name
+
+
+def _over(default: object, given: object) -> object:
+    """A table over a default one keeps the entries that it does not name."""
+    if isinstance(default, Mapping) and isinstance(given, Mapping):
+        return {**default, **given}
+    return given
+
+
+def _without_none(section: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in section.items() if value is not None}
+
+
+def _wants_public(method: AnyMethod) -> bool:
+    return "public images" in method.needs
+
+
+class PublicImages(SpecSection):
+    """Images that everyone may see, for methods that need them: training images of no client."""
+
+    samples: int = Field(default=1000, ge=1, strict=True)  # in all; the same from each domain
+
+
+class Experiment(SpecSection):
+    """One run. Equal experiments have equal digests and give equal bits."""
+
+    data: Data = Field(default_factory=Data)
+    method: Annotated[InstanceOf[Method], PlainSerializer(describe_method)] = FedAvg()
+    net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
+        default_factory=lambda done: default_net(done["data"].name)
+    )  # of all clients; or a list, which the clients take in turn
+    conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
+    partition: Partition = Field(
+        default_factory=lambda done: default_partition(done["data"].name, done["data"].domains)
+    )
+    public: PublicImages | None = Field(
+        default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
+    )
+    leave_out: str | None = None  # a domain whose images nobody trains on; it is scored as unseen
+    validation: float | None = Field(
+        default=None, gt=0, lt=1, strict=True
+    )  # share of each client's images on which scores are taken, in place of the test images
+    training: Training = Training()
+    rounds: int = Field(default=20, ge=1, le=1_000_000, strict=True)
+    participation: float = Field(
+        default=1.0, gt=0, le=1, strict=True
+    )  # share of the clients in each round
+    min_clients: int = Field(
+        default=1, ge=1, strict=True
+    )  # replies that a round needs; with fewer it fails, and the server's state stays
+    on_nonfinite: Literal["stop", "skip"] = "stop"  # where a client's training comes to NaN
+    evaluate_every: int = Field(
+        default=1, ge=1, strict=True
+    )  # rounds; the last round is always scored
+    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
+    threads: int = Field(
+        default=1, ge=1, le=256, strict=True
+    )  # of torch; part of the spec as it moves bits
+    device: Annotated[str, AfterValidator(_device)] = "auto"  # where clients train, likewise
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _over_the_default(cls, given: object, info: ValidationInfo) -> object:
+        """Let ``partition.clients = 8`` alone keep the rest of the benchmark's rule."""
+        if not isinstance(given, Mapping) or "data" not in info.data:
+            return given
+        data = info.data["data"]
+        default = to_jsonable_python(default_partition(data.name, data.domains))
+        if given.get("kind", default["kind"]) != default["kind"]:
+            return {"clients": default["clients"], **given}
+        for group in ALTERNATIVES:
+            if group & given.keys():
+                default = {key: value for key, value in default.items() if key not in group}
+        return {**default, **{key: _over(default.get(key), value) for key, value in given.items()}}
+
+    @field_validator("leave_out")
+    @classmethod
+    def _one_of_several(cls, name: str | None, info: ValidationInfo) -> str | None:
+        domains = info.data["data"].domains if "data" in info.data else ()
+        if name is not None and domains and name not in domains:
+            raise unknown_name_error(name, domains)
+        if name is not None and len(domains) == 1:
+            raise ValueError("the only domain; somebody must train")
+        return name
+
+    @field_validator("public")
+    @classmethod
+    def _has_a_use(cls, public: PublicImages | None, info: ValidationInfo) -> PublicImages | None:
+        method = info.data.get("method")
+        if method and bool(public) != _wants_public(method):
+            wrong = "not used by" if public else "needed by"
+            raise ValueError(f"{wrong} {method.info.label}: leave it out")
+        return public
+
+    @property
+    def nets(self) -> tuple[str, ...]:
+        """The names of the nets, one for all clients or several that they take in turn."""
+        return (self.net,) if isinstance(self.net, str) else self.net
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved spec as plain data, ready for JSON, without what is as it always was.
+
+        So a field that came later does not rename the runs that were made before it.
+        """
+        sections = self.model_dump(mode="json")
+        sections["data"] = _without_none(sections["data"])
+        return {
+            name: section
+            for name, section in _without_none(sections).items()
+            if section != LATER.get(name)
+        }
+
+    @property
+    def digest(self) -> str:
+        """The name of this run: SHA-256 of the resolved spec, wherever a folder of images lies."""
+        plain = self.to_dict()
+        plain["data"]["name"] = self.data.label
+        text = json.dumps(plain, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()

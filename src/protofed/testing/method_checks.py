@@ -1,0 +1,263 @@
+"""`check_method`: what every method must hold, whoever wrote it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, cast
+
+import torch
+
+from protofed.core import tree
+from protofed.core.reply_validation import decode_reply
+from protofed.core.message import Message
+from protofed.core.method import C, Method, S
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.core.site import ClientId, RoundContext, Site
+from protofed.core.training import torch_threads
+from protofed.engines.local_engine import LocalEngine
+from protofed.federation.round import Mail, RoundEvent, expected_reply, run_round
+from protofed.testing.toy_federation import toy_sites
+
+ROUNDS = 4
+
+
+class BrokenMethodError(AssertionError):
+    """A method does not hold what the contract asks; says what, and what to do."""
+
+
+class AuditEngine(LocalEngine[S, C]):
+    """Packs and unpacks every message, as a network would; notes inputs that `train` changed."""
+
+    def __init__(self, method: Method[S, C], sites: Mapping[ClientId, Site]):
+        super().__init__(method, sites)
+        self.changed: set[str] = set()
+
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
+        arrived: dict[ClientId, Message] = {
+            c: unpack_tree(pack_tree(m)) for c, m in inboxes.items()
+        }
+        before = {
+            c: (pack_tree(arrived[c]), pack_tree(self.state(c)), self.state(c)) for c in arrived
+        }
+        replies = super().exchange(arrived, step)
+        for client, (inbox, packed, state) in before.items():
+            if pack_tree(arrived[client]) != inbox:
+                self.changed.add("train() changed its inbox")
+            if pack_tree(state) != packed:
+                self.changed.add("train() changed the state that it was given")
+        return {c: self._arrived(c, inboxes[c], m, step) for c, m in replies.items()}
+
+    def _arrived(
+        self, client: ClientId, inbox: Message, reply: Message, step: RoundContext
+    ) -> Message:
+        """A reply from its bytes, which must not be more than the method lets expect."""
+        allowed = expected_reply(self.method, self.sites[client], client, inbox, step)
+        return cast(Message, decode_reply(pack_tree(reply), allowed))
+
+
+class DropoutEngine(LocalEngine[S, C]):
+    """Loses the reply of one client in every exchange, another one each time."""
+
+    def exchange(
+        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+    ) -> dict[ClientId, Message]:
+        replies = super().exchange(inboxes, step)
+        lost = sorted(replies)[(step.round + step.exchange) % len(replies)]
+        return {client: reply for client, reply in replies.items() if client != lost}
+
+
+class MethodTrial(Generic[S, C]):
+    """A method on the toy federation; each check is one method that yields what is broken."""
+
+    def __init__(self, method: Method[S, C]):
+        self.method = method
+        self.site, self.sites = toy_sites(method)
+        self.everyone = sorted(self.sites)
+        self.engine = LocalEngine(method, self.sites)
+        self.sent: list[Message] = []
+        self.received: list[Message] = []
+        self.refused: list[str] = []
+        self.server = self.play(self.engine, tell=self._listen)
+
+    def _note(self, event: RoundEvent) -> None:
+        if event.client is not None:
+            self.refused.append(event.reason)
+
+    def _listen(self, sent: Mail, received: Mail) -> None:
+        self.sent += sent.values()
+        self.received += received.values()
+
+    def play(
+        self,
+        engine: LocalEngine[S, C],
+        server: S | None = None,
+        rounds: Iterable[int] = range(ROUNDS),
+        who: Callable[[int], Sequence[ClientId]] | None = None,
+        tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+    ) -> S:
+        """Some rounds with an engine's method, from a server state or from the start."""
+        method = engine.method
+        now = method.init_server(self.site) if server is None else server
+        for number in rounds:
+            chosen = self.everyone if who is None else who(number)
+            step = RoundContext(number, ROUNDS)
+            now = run_round(method, self.site, now, engine, chosen, step, tell, self._note)
+        return now
+
+    def same(self, server: S, engine: LocalEngine[S, C]) -> bool:
+        """Whether a second run ended as the first: server and every client, bit for bit."""
+        mine, theirs = (dict(sorted(e.states.items())) for e in (self.engine, engine))
+        return tree.equal(self.server, server) and tree.equal(mine, theirs)
+
+    def finite(self) -> Iterator[str]:
+        for where, state in (("server", self.server), ("client", self.engine.states)):
+            if not tree.finite(state):
+                yield f"the {where} state holds NaN or infinity (a class absent at a client?)"
+
+    def pure_train_and_wire(self) -> Iterator[str]:
+        engine = AuditEngine(self.method, self.sites)
+        server = self.play(engine)
+        yield from sorted(engine.changed)
+        if not engine.changed and not self.same(server, engine):
+            yield "another result when messages are serialised: something travels beside Message"
+
+    def pure_server(self) -> Iterator[str]:
+        method, site, server, engine = self.method, self.site, self.server, self.engine_copy()
+        for leg in range(method.exchanges):
+            step = RoundContext(ROUNDS, ROUNDS + 1, leg)
+            before = pack_tree(server)
+            replies = engine.exchange(method.send(site, server, self.everyone, step), step)
+            letters = pack_tree(dict(replies))
+            merged = method.merge(site, server, replies, step)
+            if pack_tree(server) != before:
+                yield "send() or merge() changed the server state that it was given"
+            if pack_tree(dict(replies)) != letters:
+                yield "merge() changed the replies that it was given"
+            server = merged
+
+    def predictions(self) -> Iterator[str]:
+        client, site = self.everyone[0], self.sites[self.everyone[0]]
+        product, state = self.method.publish(self.server), self.engine.state(client)
+        before = pack_tree(self.server), pack_tree(product), pack_tree(state)
+        for x, _ in site.eval_batches(site.train):
+            scores = {"predict()": self.method.predict(site, product, state, x)}
+            for name, table in {
+                **scores,
+                **self.method.auxiliary_predictions(site, product, state, x),
+            }.items():
+                if table.shape != (len(x), site.classes):
+                    yield f"{name} gives scores {list(table.shape)}, not [images, classes]"
+                elif table.isnan().any():
+                    yield f"{name} gives NaN"
+        if (pack_tree(self.server), pack_tree(product), pack_tree(state)) != before:
+            yield "publish(), predict() or opinions() changed what it was given"
+
+    def engine_copy(self) -> LocalEngine[S, C]:
+        """An engine that stands where the first run ended, sharing no memory with it."""
+        engine = LocalEngine(self.method, self.sites)
+        engine.states = tree.clone(self.engine.states)
+        return engine
+
+    def order_of_clients(self) -> Iterator[str]:
+        engine = LocalEngine(self.method, self.sites, order=lambda c: sorted(c, reverse=True))
+        if not self.same(self.play(engine), engine):
+            yield "the order in which clients run changes the result: draw from site.rng(...)"
+
+    def resume(self) -> Iterator[str]:
+        half = ROUNDS // 2
+        first = LocalEngine(dataclasses.replace(self.method), self.sites)
+        server = self.play(first, rounds=range(half))
+        with tempfile.TemporaryDirectory() as folder:
+            first.save(Path(folder))
+            second = LocalEngine(dataclasses.replace(self.method), self.sites)
+            second.load(Path(folder))
+        saved: S = unpack_tree(pack_tree(server))
+        if not self.same(self.play(second, saved, range(half, ROUNDS)), second):
+            yield (
+                "save, load and continue differs from an unbroken run: "
+                "state must live in the server state, the client state or the message"
+            )
+
+    def partial_participation(self) -> Iterator[str]:
+        def two(number: int) -> list[ClientId]:
+            return sorted({number % len(self.everyone), (number + 1) % len(self.everyone)})
+
+        trials: dict[str, Callable[[], S]] = {
+            "only some clients take part": lambda: self.play(self._engine(), who=two),
+            "one client takes part": lambda: self.play(self._engine(), who=lambda _: [0]),
+            "a client drops out": lambda: self.play(DropoutEngine(self.method, self.sites)),
+        }
+        for when, trial in trials.items():
+            try:
+                if not tree.finite(trial()):
+                    yield f"NaN or infinity when {when}"
+            except Exception as fault:
+                yield f"fails when {when}: {fault!r}"
+
+    def _engine(self) -> LocalEngine[S, C]:
+        return LocalEngine(self.method, self.sites)
+
+    def client_state_moves(self) -> Iterator[str]:
+        for client, site in self.sites.items():
+            start, end = self.method.init_client(site), self.engine.states[client]
+            if list(tree.leaves([start, end])) and tree.equal(start, end):
+                yield f"client {client}'s state never moves: return the new one from train()"
+                return
+
+    def bytes_as_documented(self) -> Iterator[str]:
+        travels = self.method.payload
+        for name, messages, told in (
+            ("up", self.received, travels.up),
+            ("down", self.sent, travels.down),
+        ):
+            found = {part for message in messages for part in message.parts}
+            if found != set(told):
+                yield (
+                    f"travels.{name} says {sorted(told) or 'nothing'}, "
+                    f"but {sorted(found) or 'nothing'} travelled"
+                )
+
+    def admitted(self) -> Iterator[str]:
+        if self.refused:
+            yield f"its replies are refused ({self.refused[0]}): say in expects() how they look"
+
+    def own_randomness(self) -> Iterator[str]:
+        before = torch.get_rng_state()
+        self.play(LocalEngine(self.method, self.sites), rounds=range(1))
+        if not torch.equal(before, torch.get_rng_state()):
+            yield "draws from torch's global generator: use site.rng(...meaning...)"
+
+
+CHECKS: tuple[Callable[[MethodTrial[Any, Any]], Iterator[str]], ...] = (
+    MethodTrial.finite,
+    MethodTrial.pure_train_and_wire,
+    MethodTrial.pure_server,
+    MethodTrial.predictions,
+    MethodTrial.order_of_clients,
+    MethodTrial.resume,
+    MethodTrial.partial_participation,
+    MethodTrial.client_state_moves,
+    MethodTrial.bytes_as_documented,
+    MethodTrial.own_randomness,
+    MethodTrial.admitted,  # last, as it looks at the rounds of all others
+)
+
+
+def check_method(method: Method[S, C]) -> None:
+    """Run a method through all checks on a toy federation; every fault found is raised at once."""
+    if not isinstance(method, Method) or "__dataclass_fields__" not in vars(type(method)):
+        raise BrokenMethodError(
+            "give an instance of a Method subclass that is decorated with "
+            "pydantic.dataclasses.dataclass(frozen=True)"
+        )
+    with torch_threads(1):
+        trial = MethodTrial(method)
+        faults = [fault for check in CHECKS for fault in check(trial)]
+    if faults:
+        lines = "\n  - ".join(faults)
+        raise BrokenMethodError(f"{type(method).__name__} breaks the contract:\n  - {lines}")
