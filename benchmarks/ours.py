@@ -14,16 +14,16 @@ from torch import Tensor
 from benchmarks.serve import Round
 from benchmarks.workloads import CHANNELS, CLASSES, MEAN, PAD, STD, Workload, make_images, make_net
 from protofed.core import tree
-from protofed.runtime.resources import tune_malloc
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.site import SERVER, ArrayDataset, ClientId, PixelTransform, RoundContext, Site
 from protofed.data.transforms import ImageTransform
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
 from protofed.engines.multiprocess import WorkerEngine
+from protofed.federation.round import Mail, run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fpl import FPL
+from protofed.runtime.resources import tune_malloc
 
 ROUNDS = 1_000_000  # more than are ever asked for
 

@@ -25,10 +25,10 @@ from benchmarks.plain_loop import State, average
 from benchmarks.workloads import WORKLOADS, draw_images, make_net
 from protofed.core import tree
 from protofed.core.message import Message
+from protofed.core.metrics import count_correct
 from protofed.core.model import Model
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
-from protofed.core.metrics import count_correct
 from protofed.core.training import torch_threads
 from protofed.methods.fedavg import FedAvg
 from protofed.ops.finch import finch_clusters

@@ -15,8 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import peak
 from benchmarks.ours import METHODS, make_sites
 from benchmarks.workloads import WORKLOADS
-from protofed.runtime.resources import tune_malloc
 from protofed.core.site import RoundContext, Site
+from protofed.runtime.resources import tune_malloc
 
 # what a kernel's name begins with -> the line of the table it counts in
 PARTS = {

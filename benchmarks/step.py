@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.runtime.resources import tune_malloc
 from protofed.core.message import Message
 from protofed.core.model import Model, Net, NetOutput
 from protofed.core.site import RoundContext, Site
 from protofed.core.training import torch_threads
 from protofed.federation.build import build_federation
-from protofed.spec.spec_parser import parse_experiment
 from protofed.methods.fedavg import FedAvg
+from protofed.runtime.resources import tune_malloc
+from protofed.spec.spec_parser import parse_experiment
 
 STEPS = {"lsa-cnn": 8, "resnet10": 1}  # in one sample
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]

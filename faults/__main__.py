@@ -61,8 +61,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def warm_up(folder: Path) -> None:
     """Run here once, so that every fork finds images and torch's late imports in memory."""
-    from protofed.spec.spec_parser import parse_experiment, set_field
     from protofed.experiment.runner import run
+    from protofed.spec.spec_parser import parse_experiment, set_field
 
     for name in METHODS:
         raw: dict[str, Any] = {"method": {"name": name}, "rounds": 1}

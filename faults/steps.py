@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from faults import forks
 from faults.work import Work, damage, differences, figures, state, unbroken
-from protofed.runtime import atomic_io
 from protofed.experiment.run_folder import RunDir
+from protofed.runtime import atomic_io
 
 WORK = Work("scaffold", rounds=3)  # with states at the clients, and an old checkpoint to drop
 STEPS = ("write", "sync", "replace")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from faults.forks import call
-from protofed.runtime.atomic_io import file_sha256
 from protofed.experiment.checkpoint import checkpoint_folder
 from protofed.experiment.run_folder import RunDir
+from protofed.runtime.atomic_io import file_sha256
 
 METHODS = ("fedavg", "scaffold", "moon", "fedseproto", "fedlsa", "pgct")
 ROUNDS = 4

@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from protofed.errors import ProtofedError as ProtofedError
     from protofed.core.method import Method as Method
     from protofed.core.training import Training as Training
+    from protofed.errors import ProtofedError as ProtofedError
     from protofed.experiment.result import RunResult as RunResult
     from protofed.experiment.runner import run as run
+    from protofed.methods import METHODS as METHODS
     from protofed.spec.experiment_spec import Data as Data
     from protofed.spec.experiment_spec import Experiment as Experiment
-    from protofed.methods import METHODS as METHODS
 
 __version__ = "0.1.0"
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
+from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.site import RoundContext
 from protofed.federation.round import expected_reply
 from protofed.methods import METHODS

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from protofed.core import tree
 from protofed.core.reply_validation import decode_reply, rejection_reason
-from protofed.errors import ProtofedError
 from protofed.core.serialization import LAYOUT, MAGIC, SEAL, pack_tree, unpack_tree
+from protofed.errors import ProtofedError
 from tests.admission.mail import NAMES, letters
 
 PARTS = 64

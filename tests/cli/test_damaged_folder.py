@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
+from protofed.spec.spec_parser import parse_experiment
 from tests.cli.conftest import Cli
 
 RAW = {

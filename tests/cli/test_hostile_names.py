@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from protofed.cli.output import RunWatcher, print_result, print_table
-from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark_info import Benchmark, Domain
-from protofed.data.benchmark_info import BenchmarkInfo
-from protofed.federation.evaluation import DomainScores, score_rules
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
+from protofed.errors import ProtofedError
 from protofed.experiment.result import RunResult
 from protofed.experiment.runner import RunProgress
+from protofed.federation.evaluation import DomainScores, score_rules
 from tests.cli.conftest import Cli
 
 STEERING = "\x1b[2J\x1b]0;taken\x07"  # clears the screen, sets the window's title

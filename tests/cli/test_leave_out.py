@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from protofed.analysis.grid import GridCell
 from protofed.errors import ProtofedError
 from protofed.federation.build import build_federation
 from protofed.spec.spec_parser import parse_experiment
-from protofed.analysis.grid import GridCell
 from tests.cli.conftest import Cli
 
 DOMAINS = ["optical", "print", "syn"]

@@ -13,8 +13,8 @@ from protofed import __version__
 from protofed.core.method import Method
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.diagnostics import GAP, SCALE
-from protofed.spec.experiment_spec import method_name
 from protofed.methods import METHODS
+from protofed.spec.experiment_spec import method_name
 from tests.cli.conftest import Cli
 
 

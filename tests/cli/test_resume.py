@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.cli.output import RunWatcher
-from protofed.spec.spec_parser import load_spec, parse_experiment, read_spec
 from protofed.analysis.finished_runs import read_record
+from protofed.cli.output import RunWatcher
+from protofed.experiment.run_records import load_spec
+from protofed.spec.spec_parser import parse_experiment, read_spec
 from tests.cli.conftest import Cli
 
 

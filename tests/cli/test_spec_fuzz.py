@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from protofed.cli.run import _experiment
-from protofed.errors import ProtofedError
+from protofed.cli.run import _experiment_from_flags
 from protofed.core.training import Training
 from protofed.data.benchmarks import BENCHMARKS
-from protofed.spec.spec_parser import MOST_BYTES, MOST_LINES, parse_experiment
-from protofed.spec.experiment_spec import Data, Experiment
+from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.nets import NETS
+from protofed.spec.experiment_spec import Data, Experiment
+from protofed.spec.spec_parser import MOST_BYTES, MOST_LINES, parse_experiment
 
 CASES = 2000
 BASE = """\
@@ -88,7 +88,7 @@ def mutated(text: str, dice: random.Random) -> bytes:
 def complaint(file: Path) -> str | None:
     """What the command line's own reader says of a file; nothing if it is a spec."""
     try:
-        assert isinstance(_experiment(file, [], {}), Experiment)
+        assert isinstance(_experiment_from_flags(file, [], {}), Experiment)
     except ProtofedError as fault:
         return str(fault)
     return None

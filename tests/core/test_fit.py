@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.errors import DivergedError
-from protofed.core.training import fit_model
 from protofed.core.model import Model
-from protofed.core.training import SGD
+from protofed.core.training import SGD, fit_model
+from protofed.errors import DivergedError
 
 
 def bowl(thing: dict[str, Tensor], target: float) -> Tensor:

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from protofed.errors import ProtofedError
-from protofed.runtime.resources import explain_oom
 from protofed.core.message import Message
-from protofed.core.site import Site
 from protofed.core.metrics import count_correct
+from protofed.core.site import Site
+from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
+from protofed.runtime.resources import explain_oom
 from protofed.testing.toy_federation import toy_data, toy_sites
 
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.prototypes import Prototypes
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.errors import ProtofedError
 
 shapes = st.lists(st.integers(0, 4), max_size=3)
 tensors = st.builds(

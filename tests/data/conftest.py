@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.data import http_download
-from protofed.data import download
-from protofed.data.http_download import RemoteFile
+from protofed.data import download, http_download
 from protofed.data.download import DownloadProgress
+from protofed.data.http_download import RemoteFile
 from tests.data.publishing import PUBLISHERS, Truth
 from tests.data.serving import Host, serving
 

@@ -11,13 +11,13 @@ from pydantic import TypeAdapter
 from protofed.core.site import ArrayDataset
 from protofed.data.benchmark_info import Benchmark, Domain
 from protofed.data.partition import (
+    ClientPart,
     DirichletPartition,
     EqualPartition,
     Partition,
     ShardsPartition,
     SharesPartition,
 )
-from protofed.data.partition import ClientPart
 
 OFFICE = {"caltech": 899, "amazon": 768, "webcam": 237, "dslr": 127}
 ADAPTER: TypeAdapter[Partition] = TypeAdapter(Partition)

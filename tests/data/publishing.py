@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from protofed.data.npz_store import Array
 from protofed.data.download import SOURCES
+from protofed.data.npz_store import Array
 
 Truth = dict[str, dict[str, Array]]  # .npz -> what its arrays must be
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.runtime.atomic_io import file_sha256
-from protofed.errors import ProtofedError
 from protofed.data import npz_store
 from protofed.data.npz_store import ArchiveInfo, Array, read_archive
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import file_sha256
 
 TOYS = ArchiveInfo("toy-shop", "toys", ("ball", "car", "doll"))
 Write = Callable[..., Path]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
 from protofed.data import benchmarks
 from protofed.data.benchmark_info import Domain
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.partition import DirichletPartition, EqualPartition, SharesPartition
+from protofed.errors import ProtofedError
 
 DIGITS = ("mnist", (60_000, 10_000)), ("usps", (7291, 2007)), ("svhn", (10_000, 5000))
 OFFICE = (("caltech", 899, 224), ("amazon", 768, 190), ("webcam", 237, 58), ("dslr", 127, 30))
@@ -200,7 +200,9 @@ def test_digits_mini_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_import_is_light() -> None:
-    code = "import sys, protofed.data.benchmarks; print({'sklearn', 'matplotlib'} & set(sys.modules))"
+    code = (
+        "import sys, protofed.data.benchmarks; print({'sklearn', 'matplotlib'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
-from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
 from protofed.data import digits_mini
 from protofed.data.digits_mini import DOMAINS, digits_mini_domain, synthetic_digits
+from protofed.errors import ProtofedError
 
 CHANNELS = {"optical": 1, "print": 1, "syn": 3, "street": 3}
 

@@ -9,15 +9,13 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
-from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
 from protofed.data.benchmark_info import Benchmark, Domain
-from protofed.data.image_decoding import HASH_SIDE, decode_image, perceptual_hash
-from protofed.data.diagnostics import Diagnosis, diagnose_benchmark
-from protofed.data.diagnostics import NEAR_BITS
-from protofed.data.diagnostics import GRADES
-from protofed.data.folder_images import pack_folder
+from protofed.data.diagnostics import GRADES, NEAR_BITS, Diagnosis, diagnose_benchmark
 from protofed.data.domain_shift import measure_domain_shift
+from protofed.data.folder_images import pack_folder
+from protofed.data.image_decoding import HASH_SIDE, decode_image, perceptual_hash
+from protofed.errors import ProtofedError
 from protofed.spec.spec_parser import parse_experiment
 from tests.data.pictures import drawing, make, spoil
 

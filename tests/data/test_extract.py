@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
 from protofed.data import archive_extraction as extracting
 from protofed.data.archive_extraction import extract_archive
+from protofed.errors import ProtofedError
 
 Make = Callable[[Path], None]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
 from protofed.data import http_download as fetching
 from protofed.data.http_download import RemoteFile, fetch_file
+from protofed.errors import ProtofedError
 from tests.data.serving import Host
 
 CONTENT = bytes(range(256)) * 1200  # 300 KB

@@ -10,14 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from protofed.data import folder_images, image_decoding
+from protofed.data.benchmarks import benchmark_info, load_benchmark, looks_like_folder
+from protofed.data.folder_images import folder_info, folder_label, pack_folder
+from protofed.data.folder_layout import StrayFile
 from protofed.errors import ProtofedError
 from protofed.runtime.progress import telling
-from protofed.data import folder_images
-from protofed.data import image_decoding
-from protofed.data.benchmarks import benchmark_info, load_benchmark, looks_like_folder
-from protofed.data.folder_images import folder_info, folder_label
-from protofed.data.folder_layout import StrayFile
-from protofed.data.folder_images import pack_folder
 from tests.data.pictures import CLASSES, drawing, make, spoil
 
 

@@ -9,15 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.runtime.atomic_io import file_sha256
-from protofed.errors import ProtofedError
-from protofed.data import download as getting
 from protofed.data import download
-from protofed.data.npz_store import PUBLISHED
+from protofed.data import download as getting
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
+from protofed.data.download import (
+    LOCK,
+    SOURCES,
+    DownloadProgress,
+    download_benchmark,
+    missing_sources,
+    sources_for,
+)
 from protofed.data.http_download import RemoteFile
-from protofed.data.download import LOCK, DownloadProgress, download_benchmark
-from protofed.data.download import SOURCES, missing_sources, sources_for
+from protofed.data.npz_store import PUBLISHED
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import file_sha256
 from tests.data.conftest import Publish
 from tests.data.publishing import PUBLISHERS
 from tests.data.serving import Host

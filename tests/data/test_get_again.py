@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.runtime.atomic_io import atomic_write_json
-from protofed.errors import ProtofedError
 from protofed.data import download as getting
 from protofed.data.benchmarks import load_benchmark
 from protofed.data.download import LOCK, DownloadProgress, download_benchmark
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import atomic_write_json
 from tests.data.conftest import Publish
 from tests.data.serving import Host
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
 from protofed.data.benchmarks import load_benchmark
 from protofed.data.diagnostics import file_findings
-from protofed.data.folder_images import folder_info
-from protofed.data.folder_images import pack_folder
+from protofed.data.folder_images import folder_info, pack_folder
+from protofed.errors import ProtofedError
 from tests.data.pictures import make
 
 

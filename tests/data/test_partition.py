@@ -6,15 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.errors import ProtofedError
 from protofed.data.partition import (
     DirichletPartition,
     EqualPartition,
     Partition,
     ShardsPartition,
     SharesPartition,
+    partition_clients,
 )
-from protofed.data.partition import partition_clients
+from protofed.errors import ProtofedError
 from tests.data.dealing import ADAPTER, OFFICE, benchmark, cyclic, every_rule, held, joined, rows_of
 
 

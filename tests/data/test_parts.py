@@ -5,15 +5,16 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from protofed.errors import ProtofedError
 from protofed.data.partition import (
     DirichletPartition,
     EqualPartition,
     Partition,
     ShardsPartition,
     SharesPartition,
+    partition_clients,
+    parts_to_records,
 )
-from protofed.data.partition import partition_clients, parts_to_records
+from protofed.errors import ProtofedError
 from tests.data.dealing import ADAPTER, OFFICE, benchmark, cyclic, every_rule
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.errors import ProtofedError
 from protofed.data import raw_formats
 from protofed.data.download import SOURCES
+from protofed.errors import ProtofedError
 
 
 class Bomb:

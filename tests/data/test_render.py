@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from protofed.errors import ProtofedError
 from protofed.data import digits_mini as module
 from protofed.data.digits_mini import FONTS, MASK, SIDE, GlyphPose, draw_glyphs, render_digits
+from protofed.errors import ProtofedError
 
 STYLES = ("print", "syn", "street")
 LABELS = np.arange(60) % 10

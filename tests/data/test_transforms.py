@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protofed.errors import ProtofedError
 from protofed.core.rng import rng
 from protofed.data import transforms
 from protofed.data.transforms import (
@@ -16,6 +15,7 @@ from protofed.data.transforms import (
     ImageTransform,
     resize_images,
 )
+from protofed.errors import ProtofedError
 
 RAW = ImageTransform((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))  # keeps the stored values
 

@@ -16,10 +16,9 @@ from PIL import Image
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from protofed.cli.federation import run_join_check
-from protofed.deploy.preflight import CheckLine, format_check_lines
-from protofed.deploy.preflight import run_preflight as look
 from protofed.deploy.keys import make_keys
-from protofed.deploy.preflight import JoiningSite
+from protofed.deploy.preflight import CheckLine, JoiningSite, format_check_lines
+from protofed.deploy.preflight import run_preflight as look
 from tests.deploy.answering import answering
 from tests.deploy.flower import Guarded, free_port
 

@@ -19,7 +19,6 @@ from flwr.app.message import make_message
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree
 
-from protofed.errors import ProtofedError
 from protofed.deploy.flower_client import (
     CHUNK,
     OBJECT_FRAME,
@@ -32,6 +31,7 @@ from protofed.deploy.flower_client import (
     has_more_objects,
     most_objects,
 )
+from protofed.errors import ProtofedError
 
 
 def message(content: RecordDict) -> Any:

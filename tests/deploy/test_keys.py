@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
 from protofed.deploy.keys import ServerAddress, make_keys, parse_address
+from protofed.errors import ProtofedError
 from tests.deploy.shaking import shake
 
 pytest.importorskip("cryptography", reason="keys need the flower extra")
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from protofed.deploy.keys import read_certificate
+from protofed.deploy.certificates import read_certificate
 
 
 def contents(folder: Path) -> dict[str, bytes]:

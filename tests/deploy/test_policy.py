@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protofed.core import tree
-from protofed.core.reply_validation import ReplyTemplate, rejection_reason
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.prototypes import Prototypes
+from protofed.core.reply_validation import ReplyTemplate, rejection_reason
 from protofed.core.site import ClientId, RoundContext
 from protofed.deploy.policy import SitePolicy, read_policy
 from protofed.engines.local_engine import LocalEngine
+from protofed.errors import ProtofedError
 from protofed.federation.round import RoundEvent, expected_reply, run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg

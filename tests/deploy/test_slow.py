@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.deploy.keys import make_keys
 from protofed.deploy.gate import serve_gate
+from protofed.deploy.keys import make_keys
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 HURRIED = """

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.errors import DivergedError, ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, ServerState
 from protofed.core.model import Model
 from protofed.core.serialization import pack_tree
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local_engine import LocalEngine
+from protofed.errors import DivergedError, ProtofedError
 from protofed.federation.round import RoundEvent, run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg

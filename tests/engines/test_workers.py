@@ -18,15 +18,14 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.site import SERVER, ArrayDataset, RoundContext, Site
 from protofed.core.metrics import Tallies
-from protofed.engines.multiprocess import WorkerPool
+from protofed.core.site import SERVER, ArrayDataset, RoundContext, Site
 from protofed.engines.local_engine import LocalEngine
+from protofed.engines.multiprocess import WorkerEngine, WorkerPool, worker_count
+from protofed.errors import ProtofedError
 from protofed.federation.round import run_round
-from protofed.engines.multiprocess import WorkerEngine, worker_count
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.testing.toy_federation import toy_sites

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from protofed.spec.spec_parser import parse_experiment
 from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import parse_experiment
 
 Make = Callable[..., Experiment]
 # Training at the server, or on public images, of many steps a round; a few show as much.

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pydantic.dataclasses import dataclass
 
-from protofed.runtime import atomic_io
 from protofed.errors import ProtofedError
 from protofed.experiment.model_card import escape_markdown, model_card
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
 from protofed.methods.fedavg import FedAvg
+from protofed.runtime import atomic_io
+from protofed.spec.spec_parser import parse_experiment
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
 from tests.data.pictures import make

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.evaluation import DomainScores, Evaluation, evaluate_round, last_5_mean
-from protofed.federation.build import build_federation
 from protofed.experiment.runner import run
-from protofed.spec.experiment_spec import Experiment
+from protofed.federation.build import build_federation
+from protofed.federation.evaluation import DomainScores, Evaluation, evaluate_round, last_5_mean
 from protofed.methods.fedavg import FedAvg
+from protofed.spec.experiment_spec import Experiment
 
 Make = Callable[..., Experiment]
 

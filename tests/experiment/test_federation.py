@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from protofed.errors import ProtofedError
-from protofed.federation.build import build_federation
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
-from protofed.spec.experiment_spec import Experiment
+from protofed.federation.build import build_federation
 from protofed.methods import METHODS
 from protofed.nets.winograd import WinogradConv2d
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import parse_experiment
 from tests.experiment.conftest import quick
 
 Make = Callable[..., Experiment]

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.site import ClientId, RoundContext
 from protofed.engines.engine import Engine
 from protofed.engines.local_engine import LocalEngine
+from protofed.errors import ProtofedError
 from protofed.experiment import runner
 from protofed.experiment.checkpoint import load_server_state
-from protofed.federation.build import Federation, build_federation
 from protofed.experiment.run_events import PATIENCE
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import RunProgress, run
+from protofed.federation.build import Federation, build_federation
 from protofed.spec.experiment_spec import Experiment
 
 Make = Callable[..., Experiment]

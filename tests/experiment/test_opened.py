@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from protofed.errors import ProtofedError
-from protofed.experiment.trained_run import open_trained_run
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
+from protofed.experiment.trained_run import open_trained_run
 from protofed.spec.experiment_spec import Experiment
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
+from protofed.spec.spec_parser import parse_experiment
 
 
 @pytest.mark.usefixtures("real_data")

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.data.benchmarks import BENCHMARKS
 from protofed.engines.local_engine import LocalEngine
+from protofed.errors import ProtofedError
 from protofed.experiment.checkpoint import load_server_state
-from protofed.federation.build import build_federation
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import RunProgress, run, sample_clients
-from protofed.spec.experiment_spec import Experiment
+from protofed.federation.build import build_federation
 from protofed.methods import METHODS
+from protofed.spec.experiment_spec import Experiment
 from tests.experiment.conftest import quick
 
 Make = Callable[..., Experiment]

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from protofed.errors import ProtofedError
 from protofed.core.training import Training
 from protofed.data.partition import DirichletPartition, SharesPartition
-from protofed.spec.spec_parser import choose_named, parse_experiment, read_spec, set_field
-from protofed.spec.experiment_spec import Data, Experiment
+from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
+from protofed.spec.experiment_spec import Data, Experiment
+from protofed.spec.spec_parser import choose_named, parse_experiment, read_spec, set_field
 
 
 def test_what_is_not_said_comes_from_the_benchmark() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protofed.errors import ProtofedError
-from protofed.spec.spec_parser import parse_experiment
 from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import parse_experiment
 
 
 def test_a_device_is_resolved_and_the_cpu_renames_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from protofed.cli import main
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import default_folder, run
+from protofed.spec.spec_parser import parse_experiment
 from tests.data.pictures import make
 from tests.faults.mutations import reseal, spoil, spoil_header
 from tests.fleet.desks import SITES, Known, desks, job, submitted

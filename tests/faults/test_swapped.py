@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from protofed.errors import ProtofedError
-from protofed.experiment.trained_run import open_trained_run
 from protofed.experiment.result import read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
-from protofed.spec.experiment_spec import Experiment
+from protofed.experiment.trained_run import open_trained_run
+from protofed.export.inference_module import load_trained_model
 from protofed.figures import draw_figure
 from protofed.figures.style import FigureOptions
-from protofed.export.inference_module import load_trained_model
+from protofed.spec.experiment_spec import Experiment
 from tests.faults.mutations import reseal
 
 Make = Callable[..., Experiment]

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
+from protofed.spec.spec_parser import parse_experiment
 
 Made = Callable[..., Path]
 ROUNDS = 6  # one more than the rule of the last five looks at

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from protofed.core.message import Message
 from protofed.core.site import Site
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
 from protofed.methods.fedavg import FedAvg
+from protofed.spec.spec_parser import parse_experiment
 
 DOMAINS = ["optical", "print"]
 

@@ -11,14 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protofed.errors import ProtofedError
 from protofed.core.model import ImageShape, Net, model_from_net
+from protofed.errors import ProtofedError
 from protofed.experiment.trained_run import open_trained_run
 from protofed.figures import draw_figure
-from protofed.figures.gradcam import explain_image, sample_test_images
-from protofed.figures.gradcam import grad_cam, heat_from_gradients, last_convolution
-from protofed.figures.style import FigureOptions, save_figure
+from protofed.figures.gradcam import (
+    explain_image,
+    grad_cam,
+    heat_from_gradients,
+    last_convolution,
+    sample_test_images,
+)
 from protofed.figures.load_models import test_images
+from protofed.figures.style import FigureOptions, save_figure
 from protofed.nets import NETS, build_net
 from protofed.testing.toy_federation import CLASSES, toy_data, toy_net
 from tests.figures.played import Contrary, played

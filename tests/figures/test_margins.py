@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from protofed.errors import ProtofedError
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
+from protofed.errors import ProtofedError
 from protofed.experiment.trained_run import open_trained_run
 from protofed.figures import draw_figure
 from protofed.figures.class_margins import MarginSeries, margin_series, margins_by_class, unit_rows
-from protofed.figures.style import FigureOptions, save_figure
 from protofed.figures.load_models import client_prototypes
+from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played
 
 CLASSES = 5

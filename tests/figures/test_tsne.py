@@ -8,12 +8,10 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 
-from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset
+from protofed.errors import ProtofedError
 from protofed.experiment.trained_run import open_trained_run
-from protofed.figures import draw_figure
-from protofed.figures import feature_maps
-from protofed.figures import load_models
+from protofed.figures import draw_figure, feature_maps, load_models
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played
 
@@ -88,7 +86,10 @@ def test_images_are_drawn_from_all_domains_alike_and_by_seed() -> None:
     assert 30 <= len(chosen["a"]) <= 70  # 50 are expected
     for name, data in chosen.items():
         assert data.labels.tolist() == sorted(set(data.labels.tolist())), name
-    again, other = load_models.sample_images(tests, 200, 0), load_models.sample_images(tests, 200, 1)
+    again, other = (
+        load_models.sample_images(tests, 200, 0),
+        load_models.sample_images(tests, 200, 1),
+    )
     assert torch.equal(again["b"].labels, chosen["b"].labels)
     assert set(other["b"].labels.tolist()) != set(chosen["b"].labels.tolist())
     whole = load_models.sample_images(tests, 1000, 0)

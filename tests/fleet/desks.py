@@ -8,15 +8,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.core.serialization import pack_tree, unpack_tree
-from protofed.deploy.coordinator import coordinate_run
-from protofed.deploy.coordinator import SubmittedJob
-from protofed.deploy.site_descriptions import parse_site_description
+from protofed.deploy.coordinator import SubmittedJob, coordinate_run
 from protofed.deploy.policy import SitePolicy
+from protofed.deploy.site_descriptions import parse_site_description
 from protofed.deploy.site_worker import RequestHandler
 from protofed.engines.engine import Engine
-from protofed.engines.flower_engine import FlowerEngine, RunInfo, SiteRoster
-from protofed.engines.flower_engine import NoAnswer, OutgoingRequest
+from protofed.engines.flower_engine import (
+    FlowerEngine,
+    NoAnswer,
+    OutgoingRequest,
+    RunInfo,
+    SiteRoster,
+)
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
+from protofed.experiment.remote_experiment import remote_experiment
+from protofed.experiment.run_folder import RunDir
+from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell
 from protofed.federation.build import Federation
 from protofed.federation.remote_sites import (
     SiteDescription,
@@ -25,10 +32,7 @@ from protofed.federation.remote_sites import (
     run_description,
     test_sizes,
 )
-from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell
 from protofed.spec.experiment_spec import Experiment
-from protofed.experiment.remote_experiment import remote_experiment
 
 SITES = ("site-a", "site-b", "site-c")
 RUN = "ab" * 8

@@ -18,9 +18,9 @@ from unittest.mock import patch
 from faults_flower.fleet import free_port, wait_for
 
 from protofed.deploy import run_channel
-from protofed.runtime.child_process import OFFLINE
 from protofed.deploy.run_channel import RunChannel
 from protofed.engines.flower_engine import NoAnswer
+from protofed.runtime.child_process import OFFLINE
 
 PROJECT = """
 [project]

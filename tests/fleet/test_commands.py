@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
 from protofed.deploy import coordinator as submitting
 from protofed.deploy.coordinator import SubmittedJob
 from protofed.deploy.join import join_federation
 from protofed.deploy.preflight import JoiningSite
 from protofed.deploy.serve import RunningServer, find_server
+from protofed.errors import ProtofedError
 from tests.cli.conftest import Cli
 from tests.fleet.desks import Heard
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from protofed.errors import ProtofedError
-from protofed.spec.spec_parser import parse_experiment
-from protofed.experiment.runner import run
 from protofed.experiment.remote_experiment import remote_experiment
+from protofed.experiment.runner import run
 from protofed.methods import METHODS
+from protofed.spec.spec_parser import parse_experiment
 from tests.experiment.conftest import quick
 from tests.fleet.desks import SPEC, Walking, desks, events, made
 

@@ -11,10 +11,10 @@ import torch
 
 from protofed.cli.federation import JobFollower
 from protofed.errors import ProtofedError
-from protofed.experiment.trained_run import open_trained_run
-from protofed.spec.spec_parser import read_spec
 from protofed.experiment.remote_experiment import recorded_descriptions, remote_experiment
+from protofed.experiment.trained_run import open_trained_run
 from protofed.export.inference_module import load_trained_model
+from protofed.spec.spec_parser import read_spec
 from tests.cli.conftest import Cli
 from tests.fleet.desks import SITES, SPEC, Known, desks, job, submitted
 from tests.fleet.test_equal import local, spec

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from protofed.runtime.atomic_io import atomic_write_json
-from protofed.errors import ProtofedError
 from protofed.deploy import coordinator
-from protofed.deploy.coordinator import gather_descriptions
-from protofed.deploy.coordinator import SubmittedJob
+from protofed.deploy.coordinator import SubmittedJob, gather_descriptions
 from protofed.deploy.policy import SitePolicy
 from protofed.deploy.site_worker import RequestHandler
+from protofed.errors import ProtofedError
 from protofed.experiment.remote_experiment import RECORD
+from protofed.runtime.atomic_io import atomic_write_json
 from tests.fleet.desks import SITES, Known, desks, job, offers
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.engines.site_protocol import (
@@ -19,6 +18,7 @@ from protofed.engines.site_protocol import (
     counts_from_json,
     make_response,
 )
+from protofed.errors import ProtofedError
 from tests.fleet.desks import SPEC, Walking, desks, events, made
 
 TWO = torch.tensor([1, 2])

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
-from protofed.runtime.atomic_io import file_lock
 from protofed.deploy import join as module
 from protofed.deploy.join import join_federation
 from protofed.deploy.keys import make_keys
-from protofed.runtime.child_process import ChildProcess, close_children, stop_on_sigterm
 from protofed.deploy.preflight import JoiningSite
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import file_lock
+from protofed.runtime.child_process import ChildProcess, close_children, stop_on_sigterm
 from tests.cli.conftest import Cli
 
 NOBODY = "localhost:9"

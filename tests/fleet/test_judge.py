@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 import torch
 
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.prototypes import Prototypes
+from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import RoundContext
-from protofed.deploy.request_judge import AnswerLedger
 from protofed.deploy.policy import SitePolicy
+from protofed.deploy.request_judge import AnswerLedger
 from protofed.deploy.site_worker import RequestHandler
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
-from protofed.federation.remote_sites import SiteDescription, remote_federation, run_description
+from protofed.errors import ProtofedError
 from protofed.experiment.remote_experiment import remote_experiment
+from protofed.federation.remote_sites import SiteDescription, remote_federation, run_description
 from tests.data.pictures import make
 from tests.fleet.desks import INQUIRY, RUN, SITES, SPEC, desks, offers, told
 

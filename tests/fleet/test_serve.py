@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from protofed.runtime.atomic_io import atomic_write_json
-from protofed.errors import ProtofedError
-from protofed.runtime.atomic_io import file_lock
 from protofed.deploy import serve as module
 from protofed.deploy.gate import log_refusal
 from protofed.deploy.serve import LOCAL, RECORD, free_port, serve_federation
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import atomic_write_json, file_lock
 
 
 @pytest.fixture(autouse=True)

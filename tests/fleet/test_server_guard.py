@@ -25,14 +25,14 @@ from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
 
-from protofed.errors import ProtofedError
 from protofed.deploy import flower_server, serve
-from protofed.deploy.site_link import FleetConnection
 from protofed.deploy.flower_client import CallError, as_parcel, as_record
 from protofed.deploy.flower_server import OWN, limit_from, limit_text
 from protofed.deploy.keys import make_keys
 from protofed.deploy.run_channel import RunChannel
+from protofed.deploy.site_link import FleetConnection
 from protofed.engines.flower_engine import NoAnswer, OutgoingRequest, SiteMessenger
+from protofed.errors import ProtofedError
 from tests.deploy.test_proxy import routes as routes
 from tests.fleet.foreign import Foreign
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.serialization import pack_tree
 from protofed.core.site import RoundContext
+from protofed.deploy.client_state_store import ClientStateStore, KeptReply
 from protofed.deploy.policy import SitePolicy
 from protofed.deploy.site_worker import RequestHandler
-from protofed.deploy.client_state_store import ClientStateStore, KeptReply
 from protofed.engines.site_protocol import SiteRequest
-from protofed.federation.remote_sites import agreed_classes, remote_federation, run_description
+from protofed.errors import ProtofedError
 from protofed.experiment.remote_experiment import remote_experiment
+from protofed.federation.remote_sites import agreed_classes, remote_federation, run_description
 from tests.fleet.desks import ABOUT, RUN, SPEC, Walking, desks, events, made, offers, told
 
 SESSION = "cd" * 8

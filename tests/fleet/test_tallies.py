@@ -7,9 +7,9 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.errors import ProtofedError
 from protofed.core.metrics import CorrectCount, Tallies
 from protofed.engines.site_protocol import counts_from_json
+from protofed.errors import ProtofedError
 from tests.fleet.odd_json import TOKENS, VALUES
 
 

@@ -6,10 +6,10 @@ from itertools import chain
 import torch
 
 from protofed.core import tree
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.method import Method
 from protofed.core.site import ClientId, RoundContext, Site
+from protofed.core.training import fit_model
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import Mail, run_round
 from protofed.methods.fedexg import FedExg

@@ -18,8 +18,7 @@ from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import Mail, run_round
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedga import FedGA, FedGAClient, FedGAServer, adjust_weights
-from protofed.methods.fedga import split_site
+from protofed.methods.fedga import FedGA, FedGAClient, FedGAServer, adjust_weights, split_site
 from protofed.testing import check_method, toy_sites
 
 ALL = [0, 1, 2, 3]

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import ServerState
 from protofed.core.model import Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site
+from protofed.errors import ProtofedError
 from protofed.methods.fedgh import FedGH
 from protofed.methods.local import Local
 from protofed.testing import toy_sites

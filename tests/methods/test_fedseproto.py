@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.model import Model, Net
 from protofed.core.prototypes import class_means, prototype_template
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, TrainingBatch
+from protofed.core.training import fit_model
+from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedseproto import PRIVATE, FedSeProto
-from protofed.methods.fedseproto import Work, phase_batches
+from protofed.methods.fedseproto import PRIVATE, FedSeProto, Work, phase_batches
 from protofed.ops.prototype_collection import local_prototypes, stack_client_prototypes
 from protofed.testing import check_method, toy_sites
 from protofed.testing.toy_federation import IMAGE

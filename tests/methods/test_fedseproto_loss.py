@@ -11,8 +11,7 @@ from torch import Tensor
 from protofed.core.message import Message
 from protofed.core.model import Model, NetOutput
 from protofed.core.site import RoundContext, Site, TrainingBatch
-from protofed.methods.fedseproto import FedSeProto
-from protofed.methods.fedseproto import SplitOutput
+from protofed.methods.fedseproto import FedSeProto, SplitOutput
 from protofed.ops.losses import balanced_prototype_mse, logit_kl
 from protofed.ops.prototype_collection import local_prototypes
 from protofed.testing import toy_sites

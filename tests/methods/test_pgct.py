@@ -13,22 +13,21 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import RoundContext, Site, TrainingBatch
+from protofed.errors import ProtofedError
 from protofed.methods.fedexg import FedExg
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fedprox import FedProx
 from protofed.methods.fedseproto import FedSeProto
 from protofed.methods.fpl import FPL
 from protofed.methods.local import Local
-from protofed.methods.pgct import PGCT
-from protofed.ops.model_exchange import phase_site
-from protofed.methods.pgct import GUIDE
+from protofed.methods.pgct import GUIDE, PGCT
 from protofed.ops.losses import proximal_term
+from protofed.ops.model_exchange import phase_site
 from protofed.ops.prototype_collection import local_prototypes
 from protofed.testing import check_method, toy_sites
 from tests.methods import playing

@@ -23,8 +23,7 @@ from protofed.methods.fedsr import FedSR
 from protofed.methods.fedtgp import FedTGP
 from protofed.methods.fpl import FPL
 from protofed.methods.moon import MOON
-from protofed.methods.pgct import PGCT
-from protofed.methods.pgct import GUIDE
+from protofed.methods.pgct import GUIDE, PGCT
 from protofed.testing import toy_sites
 
 LAST = RoundContext(3, 4)

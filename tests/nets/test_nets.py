@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.model import ImageShape, Net, model_from_net
+from protofed.errors import ProtofedError
 from protofed.nets import NETS, SMALLEST_SIDE, build_net
 
 CIFAR = ImageShape(3, 32)

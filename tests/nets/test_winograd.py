@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.model import ImageShape, model_from_net
+from protofed.errors import ProtofedError
 from protofed.nets import NETS, build_net
 from protofed.nets.winograd import (
     INPUT,

@@ -5,14 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.model import ImageShape, Model
 from protofed.core.rng import rng
 from protofed.core.site import RoundContext
-from protofed.core.training import SGD
-from protofed.methods.fedseproto import FedSeProto
-from protofed.methods.fedseproto import SplitOutput, Work, build_decoder
+from protofed.core.training import SGD, fit_model
+from protofed.methods.fedseproto import FedSeProto, SplitOutput, Work, build_decoder
 from protofed.testing import toy_sites
 
 

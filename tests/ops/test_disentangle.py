@@ -13,7 +13,6 @@ from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
-from protofed.nets import build_net
 from protofed.methods.fedseproto import (
     DisentangledNet,
     Posterior,
@@ -24,6 +23,7 @@ from protofed.methods.fedseproto import (
     phase_batches,
     standard_normal_kl,
 )
+from protofed.nets import build_net
 from protofed.ops.losses import Reduction, balanced_prototype_mse, logit_kl
 from protofed.testing import toy_sites
 

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.rng import rng
 from protofed.core.site import RoundContext, TrainingBatch
-from protofed.core.training import SGD
+from protofed.core.training import SGD, fit_model
 from protofed.methods.fedavg import FedAvg
 from protofed.ops import control_variates
 from protofed.ops.control_variates import VARIATE, DriftServer
@@ -50,7 +49,9 @@ def test_a_renewed_variate_is_the_clients_own_gradient(steps: int, momentum: flo
     start, g, own, shared = (random_model(name) for name in ("start", "g", "own", "shared"))
     sgd = SGD(lr=0.01, momentum=momentum, weight_decay=0.0)
     pull = {n: g.weights[n] + shared.weights[n] - own.weights[n] for n in g.weights}
-    fitted = fit_model(start, range(steps), lambda m, _: control_variates.inner_product(m.weights, pull), sgd)
+    fitted = fit_model(
+        start, range(steps), lambda m, _: control_variates.inner_product(m.weights, pull), sgd
+    )
     new = control_variates.updated_variate(
         own.weights, shared.weights, start, fitted.trained, sgd, fitted.steps
     )
@@ -61,7 +62,9 @@ def test_a_renewed_variate_is_the_clients_own_gradient(steps: int, momentum: flo
 @pytest.mark.parametrize(("lr", "steps"), [(0.0, 5), (0.1, 0)])
 def test_without_any_step_the_variate_stays(lr: float, steps: int) -> None:
     own, shared, there = (random_model(name) for name in ("own", "shared", "there"))
-    new = control_variates.updated_variate(own.weights, shared.weights, there, there, SGD(lr=lr), steps)
+    new = control_variates.updated_variate(
+        own.weights, shared.weights, there, there, SGD(lr=lr), steps
+    )
     assert tree.equal(new, own.weights)
 
 
@@ -97,7 +100,9 @@ def test_the_cloud_is_the_mean_model_and_the_drift_with_the_models_buffers() -> 
 
 def test_relative_sizes_are_around_one() -> None:
     site, _ = toy_sites(FedAvg())  # 17, 24, 33 and 40 images
-    assert [control_variates.relative_size(site, c) for c in range(4)] == [n / 28.5 for n in (17, 24, 33, 40)]
+    assert [control_variates.relative_size(site, c) for c in range(4)] == [
+        n / 28.5 for n in (17, 24, 33, 40)
+    ]
 
 
 def test_weights_are_averaged_evenly_and_buffers_by_size() -> None:

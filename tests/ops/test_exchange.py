@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import RoundContext, Site
+from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
 from protofed.ops.model_exchange import (
     ExchangeServer,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.spec.spec_parser import parse_experiment
 from protofed.experiment.runner import run
+from protofed.spec.spec_parser import parse_experiment
 from tests.cli.conftest import _plain_surroundings as _plain_surroundings
 from tests.cli.conftest import cli as cli
 from tests.data.pictures import make

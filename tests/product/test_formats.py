@@ -14,7 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from protofed.errors import ProtofedError
-from protofed.methods import METHODS
+from protofed.export.inference_module import (
+    InferenceModule,
+    ModelOutputs,
+    TrainedProduct,
+    load_trained_model,
+)
 from protofed.export.model_files import (
     FORMATS,
     OutputDifference,
@@ -22,8 +27,7 @@ from protofed.export.model_files import (
     read_export,
     write_export,
 )
-from protofed.export.inference_module import InferenceModule, ModelOutputs
-from protofed.export.inference_module import TrainedProduct, load_trained_model
+from protofed.methods import METHODS
 from tests.cli.conftest import Cli
 from tests.product.conftest import Played
 

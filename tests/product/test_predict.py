@@ -19,11 +19,10 @@ from protofed.core.model import model_from_net
 from protofed.core.site import ArrayDataset
 from protofed.data.image_decoding import DecodedImage, decode_image
 from protofed.experiment.trained_run import open_trained_run
-from protofed.figures.gradcam import grad_cam
 from protofed.export import predict
-from protofed.export.predict import find_images, predict_images
-from protofed.export.predict import HeatMapWriter
 from protofed.export.inference_module import load_trained_model
+from protofed.export.predict import HeatMapWriter, find_images, predict_images
+from protofed.figures.gradcam import grad_cam
 from tests.cli.conftest import Cli
 from tests.data.pictures import spoil
 from tests.figures.played import Contrary

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from protofed.experiment.runner import run
-from protofed.paper_tables.run_recipe import prepare_recipe
 from protofed.paper_tables.recipe import read_recipe, recipe_names
+from protofed.paper_tables.run_recipe import prepare_recipe
 
 
 @pytest.fixture(scope="session")

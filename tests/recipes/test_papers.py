@@ -7,8 +7,13 @@ import math
 
 import pytest
 
-from protofed.paper_tables.recipe import PrintedPart, PrintedRow, printed_table
-from protofed.paper_tables.recipe import read_recipe, recipe_names
+from protofed.paper_tables.recipe import (
+    PrintedPart,
+    PrintedRow,
+    printed_table,
+    read_recipe,
+    recipe_names,
+)
 
 PARTS = [(table, part) for table in printed_table() for part in printed_table()[table].parts]
 HALF = 0.005 + 1e-9  # what rounding to two decimals may move

@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
+from protofed.analysis.grid import GridCell
+from protofed.analysis.parallel_runs import GridProgress
 from protofed.data.benchmarks import BENCHMARKS
 from protofed.data.digits_mini import DOMAINS
-from protofed.paper_tables.run_recipe import RoundPace, measure_pace
-from protofed.paper_tables.paper_comparison import format_duration, list_recipes
-from protofed.paper_tables.recipe import printed_table
-from protofed.paper_tables.run_recipe import prepare_recipe, run_recipe, unfinished_cells
-from protofed.paper_tables.recipe import read_recipe, recipe_names
-from protofed.paper_tables.paper_comparison import RecipeReport
-from protofed.paper_tables.run_recipe import Scale, plan_runs
-from protofed.analysis.parallel_runs import GridProgress
-from protofed.analysis.grid import GridCell
+from protofed.errors import ProtofedError
+from protofed.paper_tables.paper_comparison import RecipeReport, format_duration, list_recipes
+from protofed.paper_tables.recipe import printed_table, read_recipe, recipe_names
+from protofed.paper_tables.run_recipe import (
+    RoundPace,
+    Scale,
+    measure_pace,
+    plan_runs,
+    prepare_recipe,
+    run_recipe,
+    unfinished_cells,
+)
 
 
 def nothing(progress: GridProgress) -> None:

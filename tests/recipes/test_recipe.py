@@ -6,23 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
-from protofed.data.partition import partition_clients
 from protofed.data.download import missing_sources
-from protofed.spec.spec_parser import parse_method
+from protofed.data.partition import partition_clients
+from protofed.errors import ProtofedError
 from protofed.methods.fedlsa import FedLSA
-from protofed.paper_tables.run_recipe import PACE
-from protofed.paper_tables.recipe import printed_table
 from protofed.paper_tables.recipe import (
     SOURCES,
     Recipe,
     nest_values,
     parse_recipe,
+    printed_table,
     read_recipe,
     recipe_names,
 )
-from protofed.paper_tables.run_recipe import plan_runs
+from protofed.paper_tables.run_recipe import PACE, plan_runs
+from protofed.spec.spec_parser import parse_method
 
 RECIPES = [read_recipe(name) for name in recipe_names()]
 PLACES = [(recipe, part.name) for recipe in RECIPES for part in recipe.parts]

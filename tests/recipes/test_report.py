@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from protofed.paper_tables.paper_comparison import ComparedRow, PaperComparison, compare_with_paper
-from protofed.paper_tables.recipe import PrintedPart, printed_table
-from protofed.paper_tables.run_recipe import prepare_recipe
-from protofed.paper_tables.recipe import read_recipe
+from protofed.analysis.finished_runs import read_record
+from protofed.analysis.statistics import PairedDifference, SeedSpread
 from protofed.paper_tables.paper_comparison import (
+    ComparedRow,
+    PaperComparison,
     RecipeReport,
+    compare_with_paper,
     part_footnotes,
     part_header,
     part_rows,
@@ -23,9 +24,8 @@ from protofed.paper_tables.paper_comparison import (
     recipe_markdown,
     settings_by_source,
 )
-from protofed.paper_tables.run_recipe import Scale
-from protofed.analysis.finished_runs import read_record
-from protofed.analysis.statistics import PairedDifference, SeedSpread
+from protofed.paper_tables.recipe import PrintedPart, printed_table, read_recipe
+from protofed.paper_tables.run_recipe import Scale, prepare_recipe
 
 
 def line(our_delta: float | None, paper_delta: float | None, known: bool = True) -> ComparedRow:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from protofed.experiment.runner import run
 from protofed.federation.evaluation import DomainScores
 from protofed.spec.spec_parser import parse_experiment
-from protofed.experiment.runner import run
 
 TINY: dict[str, Any] = {
     "data": {"name": "digits-mini", "domains": ["optical", "print"]},

@@ -14,9 +14,8 @@ import pytest
 from PIL import Image
 
 from protofed.report.confusion import ConfusionCache
-from protofed.report.page import render_report
 from protofed.report.load_runs import read_runs
-from protofed.report.page import open_server
+from protofed.report.page import open_server, render_report
 from tests.report.conftest import Copy, lines_of, rewrite_scores, unfinish
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from protofed.report.confusion import (
     frequent_mistakes,
     matrix_accuracy,
 )
-from protofed.report.page import render_report
 from protofed.report.load_runs import read_runs
+from protofed.report.page import render_report
 from tests.report.conftest import Copy, lines_of, unfinish
 from tests.report.reading import Page
 

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
-from protofed.spec.spec_parser import parse_experiment, read_spec
-from protofed.experiment.runner import run
-from protofed.report.page import render_report
-from protofed.report.load_runs import read_runs
+from protofed.analysis.comparison_table import (
+    compare_records,
+    table_footnotes,
+    table_header,
+    table_row,
+)
 from protofed.analysis.finished_runs import check_comparable, read_record
-from protofed.analysis.comparison_table import table_footnotes, table_header, table_row
-from protofed.analysis.comparison_table import compare_records
+from protofed.errors import ProtofedError
+from protofed.experiment.runner import run
+from protofed.report.load_runs import read_runs
+from protofed.report.page import render_report
+from protofed.spec.spec_parser import parse_experiment, read_spec
 from tests.report.conftest import TINY, Copy, lines_of, rewrite_scores, unfinish
 from tests.report.reading import Page
 

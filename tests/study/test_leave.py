@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.leave_one_domain_out import (
+    FORMATS,
+    unseen_scores,
+    unseen_summary,
+    unseen_table,
+)
+from protofed.experiment.result import RunResult
 from protofed.federation.evaluation import DomainScores
 from protofed.spec.spec_parser import parse_experiment
-from protofed.experiment.result import RunResult
-from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.leave_one_domain_out import FORMATS, unseen_scores, unseen_summary, unseen_table
 
 SHARED = {"data": {"name": "digits-mini", "domains": ["optical", "print", "syn"]}}
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.errors import ProtofedError
-from protofed.analysis.hyperparameter_search import SearchAxis, parse_axis, run_search
 from protofed.analysis.grid import GridCell
+from protofed.analysis.hyperparameter_search import SearchAxis, parse_axis, run_search
+from protofed.errors import ProtofedError
 
 
 def test_an_axis_is_a_range_and_wide_ones_are_searched_by_magnitude() -> None:

@@ -8,13 +8,21 @@ from dataclasses import replace
 
 import pytest
 
+from protofed.analysis.comparison_table import (
+    FORMATS,
+    ComparisonTable,
+    MethodRow,
+    Rule,
+    compare_records,
+    table_footnotes,
+    table_header,
+    table_row,
+)
+from protofed.analysis.finished_runs import RunRecord, read_record
+from protofed.analysis.grid import GridCell
+from protofed.analysis.statistics import SeedSpread
 from protofed.errors import ProtofedError
 from protofed.federation.evaluation import DomainScores, score_rules
-from protofed.analysis.finished_runs import RunRecord, read_record
-from protofed.analysis.comparison_table import FORMATS, table_footnotes, table_header, table_row
-from protofed.analysis.statistics import SeedSpread
-from protofed.analysis.comparison_table import ComparisonTable, MethodRow, Rule, compare_records
-from protofed.analysis.grid import GridCell
 
 
 @pytest.fixture

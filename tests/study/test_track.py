@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from protofed.analysis.grid import GridCell
+from protofed.analysis.tensorboard import run_scalars, write_tensorboard
 from protofed.errors import ProtofedError
 from protofed.experiment.run_folder import RunDir
-from protofed.analysis.tensorboard import run_scalars, write_tensorboard
-from protofed.analysis.grid import GridCell
 
 
 def test_tensorboard_reads_back_what_the_run_recorded(grid: list[GridCell], tmp_path: Path) -> None:

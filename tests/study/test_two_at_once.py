@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from protofed.runtime.atomic_io import is_locked
+from protofed.analysis.grid import GridCell, grid_cells, named_variants
+from protofed.analysis.parallel_runs import GridProgress, run_all
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
-from protofed.analysis.parallel_runs import GridProgress, run_all
-from protofed.analysis.grid import GridCell, grid_cells, named_variants
+from protofed.runtime.atomic_io import is_locked
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
 from tests.study.conftest import SHARED

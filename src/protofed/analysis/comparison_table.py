@@ -1,31 +1,27 @@
-"""Methods x domains over seeds, with the difference to a baseline."""
+"""Methods x domains over seeds, and the table as text: Markdown, LaTeX, CSV, JSON, terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import replace
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
-from protofed.federation.evaluation import DomainScores
-from protofed.experiment.result import RunResult
-from protofed.experiment.result import mark_unseen
-from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.statistics import MeanRanks
-from protofed.analysis.statistics import PairedDifference
-from protofed.analysis.statistics import SeedSpread
-from protofed.analysis.statistics import fewest_pairs
-from protofed.analysis.statistics import holm_correction
-from protofed.analysis.statistics import mean_ranks
-from protofed.analysis.statistics import paired_difference
-from typing import Any
-from typing import Literal
 import csv
 import io
 import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.statistics import (
+    MeanRanks,
+    PairedDifference,
+    SeedSpread,
+    fewest_pairs,
+    holm_correction,
+    mean_ranks,
+    paired_difference,
+)
+from protofed.errors import ProtofedError, require_known_name
+from protofed.experiment.result import RunResult, mark_unseen
+from protofed.federation.evaluation import DomainScores
 
 Rule = Literal["last_five", "last"]
 SUMMARIES = ("mean", "worst", "spread")

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.runtime.atomic_io import file_sha256
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
-from protofed.spec.spec_parser import load_spec
-from protofed.experiment.run_records import World
 from protofed.experiment.result import RunResult, read_result
 from protofed.experiment.run_folder import RunDir
+from protofed.runtime.atomic_io import file_sha256
 from protofed.spec.experiment_spec import Experiment
 
 APART = ("method", "seed", "public")  # what the runs of one table may differ in
@@ -25,7 +23,7 @@ class RunRecord(NamedTuple):
     seed: int
     experiment: Experiment
     result: RunResult
-    world: World  # data, versions
+    world: run_records.World  # data, versions
     partition: str  # SHA-256 of who holds what
 
 
@@ -34,7 +32,7 @@ def read_record(folder: Path, label: str | None = None) -> RunRecord:
     place = RunDir(folder)
     if not place.done.exists():
         raise ProtofedError(f"{folder} holds no finished run\nrun it to its end first")
-    experiment = load_spec(folder)
+    experiment = run_records.load_spec(folder)
     return RunRecord(
         label=label or experiment.method.info.label,
         seed=experiment.seed,
@@ -47,15 +45,15 @@ def read_record(folder: Path, label: str | None = None) -> RunRecord:
 
 def check_comparable(records: Sequence[RunRecord], free: Iterable[str] = APART) -> list[str]:
     """Refuse runs that differ in more than the method; what else a reader must know, as lines."""
-    if not run_records:
+    if not records:
         raise ProtofedError("no runs to compare")
-    first, apart = run_records[0], set(free)
-    for record in run_records[1:]:
+    first, apart = records[0], set(free)
+    for record in records[1:]:
         _same_spec(first, record, apart)
         if record.world.get("data") != first.world.get("data"):
             raise ProtofedError(f"{_two(first, record)} were made with different images")
-    _same_partitions(run_records)
-    return [*_missing(run_records), *_versions(run_records)]
+    _same_partitions(records)
+    return [*_missing(records), *_versions(records)]
 
 
 def _two(one: RunRecord, other: RunRecord) -> str:
@@ -75,7 +73,7 @@ def _same_spec(one: RunRecord, other: RunRecord, apart: set[str]) -> None:
 def _same_partitions(records: Sequence[RunRecord]) -> None:
     """Runs with the same seed must have the same images at the same clients."""
     seen: dict[int, RunRecord] = {}
-    for record in run_records:
+    for record in records:
         twin = seen.setdefault(record.seed, record)
         if twin.partition != record.partition:
             raise ProtofedError(
@@ -85,10 +83,10 @@ def _same_partitions(records: Sequence[RunRecord]) -> None:
 
 
 def _missing(records: Sequence[RunRecord]) -> list[str]:
-    every = sorted({record.seed for record in run_records})
+    every = sorted({record.seed for record in records})
     lines = []
-    for label in dict.fromkeys(record.label for record in run_records):
-        lacks = sorted(set(every) - {r.seed for r in run_records if r.label == label})
+    for label in dict.fromkeys(record.label for record in records):
+        lacks = sorted(set(every) - {r.seed for r in records if r.label == label})
         if lacks:
             seeds = ", ".join(map(str, lacks))
             lines.append(f"{label} lacks seed {seeds}: differences use the seeds that both have")
@@ -96,7 +94,7 @@ def _missing(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _versions(records: Sequence[RunRecord]) -> list[str]:
-    found = sorted({str(record.world.get("torch")) for record in run_records})
+    found = sorted({str(record.world.get("torch")) for record in records})
     return [f"runs were made with different versions of torch: {', '.join(found)}"][
         : len(found) > 1
     ]

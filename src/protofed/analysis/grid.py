@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.errors import ProtofedError
-from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, parse_method, set_field
 from protofed.experiment.runner import default_folder
 from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, parse_method, set_field
 
 FULL = "full"  # the method as it is, among its ablations
 

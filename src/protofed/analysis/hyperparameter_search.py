@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from protofed.analysis.grid import GridCell, GridVariant, grid_cells
 from protofed.errors import ProtofedError
 from protofed.spec.spec_parser import Raw, choose_named, set_field
-from protofed.analysis.grid import GridCell, GridVariant, grid_cells
 
 VALIDATION = 0.2  # share of each client's images, where the spec names none
 

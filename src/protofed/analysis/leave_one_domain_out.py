@@ -9,14 +9,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from protofed.errors import ProtofedError
-from protofed.spec.spec_parser import parse_experiment
-from protofed.experiment.result import RunResult
+from protofed.analysis.comparison_table import Rule, escape_latex, format_spread
 from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.comparison_table import escape_latex, format_spread
-from protofed.analysis.statistics import SeedSpread
-from protofed.analysis.comparison_table import Rule
 from protofed.analysis.grid import GridVariant
+from protofed.analysis.statistics import SeedSpread
+from protofed.errors import ProtofedError
+from protofed.experiment.result import RunResult
+from protofed.spec.spec_parser import parse_experiment
 
 EACH = "each"  # the word for every domain in turn
 

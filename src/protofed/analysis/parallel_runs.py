@@ -15,11 +15,11 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.errors import BusyError, ProtofedError
-from protofed.runtime.child_process import exit_with_parent, ignore_sigint_in_children
-from protofed.runtime.atomic_io import is_locked
-from protofed.experiment.run_folder import RunDir
 from protofed.analysis.grid import GridCell
+from protofed.errors import BusyError, ProtofedError
+from protofed.experiment.run_folder import RunDir
+from protofed.runtime.atomic_io import is_locked
+from protofed.runtime.child_process import exit_with_parent, ignore_sigint_in_children
 
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 LOOK = 0.3  # seconds between two looks at the runs

@@ -8,24 +8,19 @@ from collections.abc import Callable
 import typer
 
 from protofed import __version__
-from protofed.cli.export import card_command
 from protofed.cli.compare import ablate_command, compare_command, sweep_command, track_command
-from protofed.cli.export import export_command
-from protofed.cli.federation import join_command, serve_command, submit_command
-from protofed.cli.federation import keys_command
 from protofed.cli.data import data_app, methods_app
-from protofed.cli.output import guard_streams
-from protofed.cli.typer_fixes import HELP, PlainCommand, SeveralValues
+from protofed.cli.export import card_command, export_command, predict_command
+from protofed.cli.federation import join_command, keys_command, serve_command, submit_command
+from protofed.cli.output import guard_streams, show_count_progress
 from protofed.cli.plot import plot_command
-from protofed.cli.export import predict_command
 from protofed.cli.report import report_command
 from protofed.cli.reproduce import reproduce_command
-from protofed.cli.run import resume_command
-from protofed.cli.run import run_command
-from protofed.cli.output import show_count_progress
+from protofed.cli.run import resume_command, run_command
+from protofed.cli.typer_fixes import HELP, PlainCommand, SeveralValues
 from protofed.errors import ProtofedError, printable_text
-from protofed.runtime.resources import explain_oom
 from protofed.runtime.progress import telling
+from protofed.runtime.resources import explain_oom
 
 app = typer.Typer(
     name="protofed",

@@ -1,29 +1,27 @@
-"""Many runs from one command: side by side, with their progress, and told how to go on."""
+"""``protofed compare``, ``ablate`` and ``sweep``: grids of runs, and the table at the end."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import TYPE_CHECKING
-import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
 import typer
 
 if TYPE_CHECKING:
-    from protofed.experiment.result import RunResult
-    from protofed.analysis.leave_one_domain_out import UnseenScores
     from protofed.analysis.comparison_table import ComparisonTable
-    from protofed.analysis.grid import GridCell
-    from protofed.analysis.grid import GridVariant
+    from protofed.analysis.grid import GridCell, GridVariant
+    from protofed.analysis.leave_one_domain_out import UnseenScores
+    from protofed.experiment.result import RunResult
+
 
 def run_grid(grid: Sequence[GridCell], workers: int) -> dict[Path, str]:
     """Run what is not finished, `workers` at a time (0: all cores); faults of some, by folder."""
+    from protofed.analysis.parallel_runs import run_all
     from protofed.cli.output import GridWatcher
     from protofed.errors import ProtofedError
     from protofed.runtime.resources import usable_cores
-    from protofed.analysis.parallel_runs import run_all
 
     with GridWatcher() as watch:
         try:
@@ -52,8 +50,12 @@ def run_leave_out_each(
 ) -> None:
     """Run every variant without each of its domains, side by side; go on with what was begun."""
     from protofed.analysis.finished_runs import read_record
-    from protofed.analysis.leave_one_domain_out import leave_each_out, leave_out_label, unseen_scores
     from protofed.analysis.grid import grid_cells
+    from protofed.analysis.leave_one_domain_out import (
+        leave_each_out,
+        leave_out_label,
+        unseen_scores,
+    )
 
     grid = grid_cells(leave_each_out(variants), seeds, runs)
     faults = run_grid(grid, workers)
@@ -69,9 +71,16 @@ def run_leave_out_each(
         raise typer.Exit(1)
 
 
-def _print_unseen(found: Sequence[UnseenScores], form: str, rule: str, notes: Sequence[str]) -> None:
+def _print_unseen(
+    found: Sequence[UnseenScores], form: str, rule: str, notes: Sequence[str]
+) -> None:
+    from protofed.analysis.leave_one_domain_out import (
+        FORMATS,
+        unseen_footnotes,
+        unseen_summary,
+        unseen_table,
+    )
     from protofed.cli.output import print_table
-    from protofed.analysis.leave_one_domain_out import FORMATS, unseen_footnotes, unseen_summary, unseen_table
 
     if form in FORMATS:
         typer.echo(FORMATS[form](found, rule, notes), nl=False)
@@ -89,12 +98,11 @@ def _print_unseen(found: Sequence[UnseenScores], form: str, rule: str, notes: Se
 LOOK = 0.3  # seconds between two looks at a run that another process is busy with
 
 
-
 def _patiently(cell: GridCell) -> RunResult:
     """A trial's result; one that another process is running is waited for."""
     from protofed.errors import BusyError
-    from protofed.runtime.atomic_io import is_locked
     from protofed.experiment.runner import run
+    from protofed.runtime.atomic_io import is_locked
 
     told = False
     while True:
@@ -186,8 +194,8 @@ def compare_command(
     METHODS are names, with fields of their own after a colon: fedavg fpl fpl:tau=0.05,upcr=0.
     Finished runs are not repeated; after Ctrl-C the same command goes on.
     """
-    from protofed.analysis.leave_one_domain_out import EACH
     from protofed.analysis.grid import named_variants
+    from protofed.analysis.leave_one_domain_out import EACH
 
     left = None if leave_out == EACH else leave_out
     flags = {"data.name": data, "net": net, "rounds": rounds, "leave_out": left}
@@ -299,10 +307,10 @@ def _play(
     runs: Path,
 ) -> None:
     """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
-    from protofed.errors import require_known_name
-    from protofed.analysis.finished_runs import check_comparable, read_record
     from protofed.analysis.comparison_table import compare_records as set_side_by_side
+    from protofed.analysis.finished_runs import check_comparable, read_record
     from protofed.analysis.grid import grid_cells
+    from protofed.errors import require_known_name
 
     grid = grid_cells(variants, range(seeds), runs)
     if baseline:
@@ -333,8 +341,8 @@ def _free(variants: Sequence[GridVariant]) -> set[str]:
 
 
 def _print_comparison(table: ComparisonTable, form: str) -> None:
-    from protofed.cli.output import echo_line, print_table
     from protofed.analysis.comparison_table import FORMATS, table_terminal
+    from protofed.cli.output import echo_line, print_table
 
     if form in FORMATS:
         typer.echo(FORMATS[form](table), nl=False)

@@ -1,28 +1,27 @@
-"""``protofed methods`` and ``protofed data``: what there is, and what it is like."""
+"""``protofed methods`` and ``protofed data``: what there is, what it is like, and how to get it."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from protofed.cli.typer_fixes import PlainCommand
-from protofed.errors import count_noun
-from typing import Annotated
-from typing import Any
-from typing import TYPE_CHECKING
 import json
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
+from protofed.cli.typer_fixes import PlainCommand
+from protofed.errors import count_noun
+
 if TYPE_CHECKING:
-    from protofed.core.method import AnyMethod
-    from protofed.data.diagnostics import Diagnosis
-    from protofed.data.benchmark_info import BenchmarkInfo
-    from protofed.data.http_download import RemoteFile
-    from protofed.data.http_download import Watch
-    from protofed.data.diagnostics import Finding
-    from protofed.data.download import DataSource
     from pydantic.fields import FieldInfo
     from rich.progress import Progress
+
+    from protofed.core.method import AnyMethod
+    from protofed.data.benchmark_info import BenchmarkInfo
+    from protofed.data.diagnostics import Diagnosis, Finding
+    from protofed.data.download import DataSource
+    from protofed.data.http_download import RemoteFile, Watch
 
 methods_app = typer.Typer(
     help="List the methods, or show one.", rich_markup_mode=None, suggest_commands=False
@@ -33,9 +32,6 @@ data_app = typer.Typer(
     suggest_commands=False,
     no_args_is_help=True,
 )
-
-data_app.command("doctor", cls=PlainCommand)(doctor_command)
-data_app.command("get", cls=PlainCommand)(get_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
@@ -348,8 +344,8 @@ def doctor_command(
 
     Findings stand in the order of how bad they are, each with what to do. The exit code is 0.
     """
-    from protofed.errors import ProtofedError
     from protofed.data.diagnostics import diagnose_benchmark
+    from protofed.errors import ProtofedError
 
     if out and not out.absolute().parent.is_dir():  # told before the work
         raise ProtofedError(f"-o {out}: there is no folder {out.absolute().parent}; make it first")
@@ -368,8 +364,8 @@ def doctor_command(
 
 def _write(out: Path, spec: str) -> None:
     """Write a spec, but not over another one, which somebody may have edited."""
-    from protofed.runtime.atomic_io import atomic_write
     from protofed.errors import ProtofedError
+    from protofed.runtime.atomic_io import atomic_write
 
     if out.exists() and out.read_bytes() != spec.encode():
         raise ProtofedError(
@@ -420,3 +416,7 @@ def _print_finding(number: int, finding: Finding) -> None:
     if len(shown) < len(finding.details):
         typer.echo(f"   ... and {len(finding.details) - len(shown)} more: --json lists them")
     typer.echo(f"   -> {finding.advice}")
+
+
+data_app.command("doctor", cls=PlainCommand)(doctor_command)
+data_app.command("get", cls=PlainCommand)(get_command)

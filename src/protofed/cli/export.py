@@ -1,21 +1,22 @@
-"""``protofed card``: a finished run's model card."""
+"""``protofed export``, ``predict`` and ``card``: what becomes of a trained model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from protofed.errors import count_noun
-from typing import Annotated
-from typing import Literal
-from typing import TYPE_CHECKING
 import csv
 import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
 import typer
 
+from protofed.errors import count_noun
+
 if TYPE_CHECKING:
-    from protofed.export.predict import ImagePrediction
     from protofed.export.inference_module import TrainedProduct
+    from protofed.export.predict import ImagePrediction
+
 
 def card_command(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Print the model card of a finished run, as it lies in its folder as card.md."""
@@ -48,8 +49,8 @@ def export_command(
     """
     from protofed.cli.output import echo_line
     from protofed.errors import ProtofedError
-    from protofed.export.model_files import FORMATS, write_export
     from protofed.export.inference_module import load_trained_model
+    from protofed.export.model_files import FORMATS, write_export
 
     kind = FORMATS[to]
     place = out or Path(f"{run.resolve().name}{kind.ending}")
@@ -94,9 +95,8 @@ def predict_command(
     Files that cannot be read are named with the reason, and the rest is labelled; the exit code is
     then 1. Names of folders are not taken for labels: nothing is scored here.
     """
+    from protofed.export.predict import HeatMapWriter, find_images, predict_images
     from protofed.runtime.resources import explain_oom
-    from protofed.export.predict import find_images, predict_images
-    from protofed.export.predict import HeatMapWriter
 
     if as_json and as_csv:
         raise typer.BadParameter("give either --json or --csv")
@@ -120,8 +120,8 @@ def predict_command(
 def _product(model: Path, client: int | None) -> TrainedProduct:
     """The model of a run folder or of a file."""
     from protofed.errors import ProtofedError
-    from protofed.export.model_files import read_export
     from protofed.export.inference_module import load_trained_model
+    from protofed.export.model_files import read_export
 
     if model.is_dir():
         return load_trained_model(model, client).product

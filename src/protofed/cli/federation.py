@@ -1,15 +1,14 @@
-"""``protofed keys``: a certificate for the server, and a key for each site."""
+"""``protofed keys``, ``serve``, ``join`` and ``submit``: a federation across machines."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from typing import Annotated
-from typing import NoReturn
-from typing import TYPE_CHECKING
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
 import typer
+
+from protofed.errors import ProtofedError, printable_text
 
 if TYPE_CHECKING:
     from protofed.cli.output import RunWatcher
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from protofed.experiment.run_folder import RunDir
     from protofed.experiment.runner import RunProgress
     from protofed.spec.experiment_spec import Experiment
+
 
 def keys_command(
     folder: Annotated[Path, typer.Argument(help="Where the keys are kept.", show_default=False)],
@@ -168,8 +168,8 @@ def submit_command(
     _needs_flower()
     from protofed.cli.run import raw_spec, show_result
     from protofed.deploy.coordinator import SubmittedJob
-    from protofed.experiment.result import read_result
     from protofed.experiment.remote_experiment import remote_experiment
+    from protofed.experiment.result import read_result
 
     raw, _ = raw_spec(spec, assignments or [], {})
     remote_experiment(raw)  # so that a fault is told before anybody is asked
@@ -181,9 +181,9 @@ def submit_command(
 
 def _played(job: SubmittedJob, home: Path | None) -> RunDir:
     """The folder of a job's run, once that is finished, or at once if it was before."""
-    from protofed.deploy.serve import state_folder
     from protofed.deploy.coordinator import finished_run
     from protofed.deploy.coordinator import submit_job as play
+    from protofed.deploy.serve import state_folder
 
     if folder := finished_run(job):
         typer.echo(f"already finished, read from {folder.path}", err=True)

@@ -1,30 +1,29 @@
-"""Standard streams that somebody may close while we write: a tool then ends, a run goes on."""
+"""What the terminal shows: progress on stderr, results on stdout, plain lines when piped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from protofed.errors import printable_text
-from protofed.experiment.result import RunResult
-from protofed.experiment.runner import RunProgress
-from protofed.spec.experiment_spec import Experiment
-from protofed.analysis.parallel_runs import GridProgress as Grid
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn
-from rich.progress import MofNCompleteColumn
-from rich.progress import Progress as Bar
-from rich.progress import TextColumn
-from rich.table import Table
-from rich.text import Text
-from types import TracebackType
-from typing import Self
-from typing import TextIO
 import io
 import math
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
 import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from protofed.analysis.parallel_runs import GridProgress as Grid
+from protofed.errors import printable_text
+from protofed.experiment.result import RunResult
+from protofed.experiment.runner import RunProgress
+from protofed.spec.experiment_spec import Experiment
 
 UNREAD = 141  # 128 + SIGPIPE: how a shell tells of a program whose reader has gone
 

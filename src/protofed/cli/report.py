@@ -60,8 +60,8 @@ def _maker(
 ) -> Callable[[], str]:
     """What makes the page from the folders as they are at that moment."""
     from protofed.report.confusion import ConfusionCache
-    from protofed.report.page import render_report
     from protofed.report.load_runs import read_runs
+    from protofed.report.page import render_report
 
     confusions = ConfusionCache(_say) if confusion else None
 
@@ -75,8 +75,8 @@ def _maker(
 
 def _write(out: Path, make: Callable[[], str]) -> None:
     """Write the page and say how large it is; a place that cannot hold it is told first."""
-    from protofed.runtime.atomic_io import atomic_write
     from protofed.errors import ProtofedError
+    from protofed.runtime.atomic_io import atomic_write
 
     if out.is_dir() or not out.parent.is_dir():
         raise ProtofedError(f"-o {out}: name a file in a folder that is there")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 if TYPE_CHECKING:
-    from protofed.paper_tables.run_recipe import ReadyRecipe
     from protofed.paper_tables.paper_comparison import RecipeReport
-    from protofed.paper_tables.run_recipe import Scale
+    from protofed.paper_tables.run_recipe import ReadyRecipe, Scale
 
 FORMATS = ("table", "markdown", "json")
 
@@ -47,9 +46,9 @@ def reproduce_command(
         return
     if name is None:
         raise typer.BadParameter("name a recipe; --list shows them")
-    from protofed.runtime.resources import usable_cores
-    from protofed.paper_tables.run_recipe import prepare_recipe
     from protofed.paper_tables.recipe import read_recipe
+    from protofed.paper_tables.run_recipe import prepare_recipe
+    from protofed.runtime.resources import usable_cores
 
     ready = prepare_recipe(read_recipe(name), _scale(scale), part or [], seeds, runs)
     report = _played(ready, workers or usable_cores())
@@ -129,7 +128,12 @@ def _print_report(report: RecipeReport, form: str) -> None:
 
 def _print_tables(report: RecipeReport) -> None:
     from protofed.cli.output import print_table
-    from protofed.paper_tables.paper_comparison import part_footnotes, part_header, part_rows, settings_by_source
+    from protofed.paper_tables.paper_comparison import (
+        part_footnotes,
+        part_header,
+        part_rows,
+        settings_by_source,
+    )
 
     typer.echo(report.title)
     for part in report.parts:

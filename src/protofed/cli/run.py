@@ -1,20 +1,19 @@
-"""``protofed run``: one experiment from flags, a TOML file, or both."""
+"""``protofed run`` and ``protofed resume``: one experiment from flags, a TOML file or its folder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from protofed.cli.compare import LeaveOut
-from protofed.cli.compare import run_leave_out_each
-from typing import Annotated
-from typing import Any
-from typing import TYPE_CHECKING
-import json
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
+from protofed.cli.compare import LeaveOut, run_leave_out_each
+
 if TYPE_CHECKING:
-    from protofed.experiment.runner import Workers
     from protofed.experiment.result import RunResult
+    from protofed.experiment.runner import Workers
     from protofed.spec.experiment_spec import Experiment
 
 MOST_WORKERS = 256
@@ -213,7 +212,9 @@ def resume_command(
     if place.done.exists():
         result = read_result(place)
     else:
-        result = run_with_progress(_experiment_of_run(run), run, False, set(), parse_workers(workers))
+        result = run_with_progress(
+            _experiment_of_run(run), run, False, set(), parse_workers(workers)
+        )
     show_result(result, as_json)
 
 
@@ -222,8 +223,8 @@ def _experiment_of_run(folder: Path) -> Experiment:
     import shlex
 
     from protofed.errors import ProtofedError
-    from protofed.spec.spec_parser import load_spec
     from protofed.experiment.remote_experiment import is_remote
+    from protofed.experiment.run_records import load_spec
 
     experiment = load_spec(folder)
     if is_remote(experiment):

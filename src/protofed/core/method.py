@@ -12,12 +12,11 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from protofed.core import tree
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.prototypes import prototype_template
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.core.training import STRICT, Training
+from protofed.core.training import STRICT, Training, fit_model
 
 
 @tree.node

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from protofed.runtime.resources import explain_oom
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.site import ArrayDataset, Site
+from protofed.runtime.resources import explain_oom
 
 MAIN = ""  # the name under which `Method.predict` is counted; opinions have names of their own
 # Not training.batch: scoring has batches of its own.

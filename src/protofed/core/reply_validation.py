@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.errors import printable_text
 from protofed.core.message import Message
 from protofed.core.model import Model
-from protofed.core.serialization import unpack_tree
 from protofed.core.prototypes import Prototypes
+from protofed.core.serialization import unpack_tree
+from protofed.errors import printable_text
 
 # No net that still learns holds a larger number, and sums of squares of smaller ones stay finite
 # in float32.

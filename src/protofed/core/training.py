@@ -1,25 +1,19 @@
-"""How a client trains: the optimiser's numbers and how its data is cut into batches."""
+"""How a client trains: the numbers of SGD, batches, and gradient descent on a copy of any tree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from protofed.core import tree
-from protofed.errors import DivergedError
-from protofed.core.model import Model
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import Strict
+from typing import Annotated, Generic, Literal, NamedTuple, TypeVar
+
+import torch
+from pydantic import ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from typing import Annotated
-from typing import Generic
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeVar
-import torch
+
+from protofed.core import tree
+from protofed.core.model import Model
+from protofed.errors import DivergedError
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Number = Strict()  # "3" is no number, and true is not 1

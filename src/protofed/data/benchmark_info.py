@@ -1,17 +1,18 @@
-"""What a benchmark is: the same classes seen in several domains."""
+"""What a benchmark is: its domains, and all that is known before an image is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
+from typing import NamedTuple
+
 from protofed.core.site import ArrayDataset
 from protofed.data import transforms
 from protofed.data.npz_store import PUBLISHED
 from protofed.data.partition import Partition
-from typing import NamedTuple
+from protofed.errors import ProtofedError, require_known_name
+
 
 class Domain(NamedTuple):
     """One place the data comes from, with its own training and test part."""

@@ -1,30 +1,21 @@
-"""How each benchmark's domains are read from its files, and split where the set has no split."""
+"""All benchmarks by name: how each is read, split and dealt out to clients."""
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
+
+import torch
+
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
-from protofed.data import npz_store
-from protofed.data import digits_mini
-from protofed.data import transforms
+from protofed.data import digits_mini, npz_store, transforms
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
+from protofed.data.folder_images import FolderInfo, folder_info, folder_label, one_client_per_domain
 from protofed.data.npz_store import ArchiveInfo
-from protofed.data.benchmark_info import Benchmark
-from protofed.data.benchmark_info import Domain
-from protofed.data.benchmark_info import BenchmarkInfo
-from protofed.data.folder_images import FolderInfo
-from protofed.data.folder_images import folder_info
-from protofed.data.folder_images import folder_label
-from protofed.data.folder_images import one_client_per_domain
-from protofed.data.partition import DirichletPartition
-from protofed.data.partition import EqualPartition
-from protofed.data.partition import Partition
-from protofed.data.partition import SharesPartition
-import os
-import torch
+from protofed.data.partition import DirichletPartition, EqualPartition, Partition, SharesPartition
+from protofed.errors import ProtofedError, require_known_name
 
 DIGIT_NAMES = tuple("0123456789")
 CIFAR10_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -160,19 +151,19 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
         BenchmarkInfo(
             name="cifar10",
             summary="small photographs of 10 kinds of things, one domain, skewed labels",
-            classes=domains.CIFAR10.classes,
+            classes=CIFAR10.classes,
             domains=("cifar10",),
             mean=transforms.CIFAR_MEAN,
             std=transforms.CIFAR_STD,
             net="moon-cnn",
             partition=DirichletPartition(clients=10, alpha=0.5),
             notes=("cifar10: a subset, 8,000 of 50,000 to train and 2,000 of 10,000 to test",),
-            read=partial(domains.read_stored_split, domains.CIFAR10),
+            read=partial(read_stored_split, CIFAR10),
         ),
         BenchmarkInfo(
             name="cifar100",
             summary="small photographs of 100 kinds of things, one domain, skewed labels",
-            classes=domains.CIFAR100.classes,
+            classes=CIFAR100.classes,
             domains=("cifar100",),
             mean=CIFAR100_MEAN,
             std=CIFAR100_STD,
@@ -182,12 +173,12 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
                 "cifar100: a subset, 2,000 images to train and 500 to test",
                 "cifar100: the split is not the official one",
             ),
-            read=partial(domains.read_stored_split, domains.CIFAR100),
+            read=partial(read_stored_split, CIFAR100),
         ),
         BenchmarkInfo(
             name="digits",
             summary="digits from post, street numbers and type: mnist, usps, svhn, syn",
-            classes=domains.DIGIT_NAMES,
+            classes=DIGIT_NAMES,
             domains=("mnist", "usps", "svhn", "syn"),
             on_request=("mnistm",),
             revision=digits_mini.VERSION,
@@ -204,12 +195,12 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
                 "syn: re-made by protofed's renderer, not the images of the papers",
                 "mnistm: a subset, 7,500 of 59,001 to train and 2,500 of 9,001 to test",
             ),
-            read=domains.read_digits_domain,
+            read=read_digits_domain,
         ),
         BenchmarkInfo(
             name="digits-mini",
             summary="digits in four styles, made on the spot; needs no data",
-            classes=domains.DIGIT_NAMES,
+            classes=DIGIT_NAMES,
             domains=digits_mini.DOMAINS,
             revision=digits_mini.VERSION,
             flip=False,
@@ -222,7 +213,7 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
         BenchmarkInfo(
             name="office-caltech",
             summary="10 kinds of things in shops, on the web, by webcam and by good camera",
-            classes=domains.OFFICE.classes,
+            classes=OFFICE.classes,
             domains=("caltech", "amazon", "webcam", "dslr"),
             partition=SharesPartition(
                 clients={"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4},
@@ -230,23 +221,23 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
                 repair=True,
             ),
             notes=("amazon: 10 of the 190 test images occur in the training part as well",),
-            read=partial(domains.split_80_20_ordered, domains.OFFICE),
+            read=partial(split_80_20_ordered, OFFICE),
         ),
         BenchmarkInfo(
             name="office-home",
             summary="65 kinds of things in art, clipart, product pictures and photographs",
-            classes=domains.OFFICE_HOME.classes,
+            classes=OFFICE_HOME.classes,
             domains=("art", "clipart", "product", "real"),
             side=64,
             net="resnet10",
             partition=EqualPartition(clients={"art": 1, "clipart": 1, "product": 1, "real": 1}),
             notes=("a random 70/30 split of protofed's own; none of the four papers uses it",),
-            read=partial(domains.split_70_30_random, domains.OFFICE_HOME),
+            read=partial(split_70_30_random, OFFICE_HOME),
         ),
         BenchmarkInfo(
             name="pacs",
             summary="7 kinds of things as photo, art, cartoon and sketch",
-            classes=domains.PACS.classes,
+            classes=PACS.classes,
             domains=("photo", "art", "cartoon", "sketch"),
             side=64,
             # Not 0.3: four cartoon clients would need 1.2 of their domain, as none of them overlap.
@@ -254,24 +245,24 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
                 clients={"photo": 2, "art": 3, "cartoon": 4, "sketch": 1}, share=0.2
             ),
             notes=("a random 70/30 split of protofed's own, not the official lists",),
-            read=partial(domains.split_70_30_random, domains.PACS),
+            read=partial(split_70_30_random, PACS),
         ),
         BenchmarkInfo(
             name="pathmnist",
             summary="9 kinds of tissue under the microscope, one domain, skewed labels",
-            classes=domains.PATHMNIST.classes,
+            classes=PATHMNIST.classes,
             domains=("pathmnist",),
             mean=(0.5, 0.5, 0.5),
             std=(0.5, 0.5, 0.5),
             net="moon-cnn",
             partition=DirichletPartition(clients=10, alpha=0.5),
             notes=("the validation part, 10,004 images, is used neither to train nor to test",),
-            read=partial(domains.read_stored_split, domains.PATHMNIST),
+            read=partial(read_stored_split, PATHMNIST),
         ),
         BenchmarkInfo(
             name="vlcs",
             summary="5 kinds of things in four collections of photographs",
-            classes=domains.VLCS.classes,
+            classes=VLCS.classes,
             domains=("caltech", "labelme", "pascal", "sun"),
             side=64,
             # FedSeProto states no clients; this is its choice for pacs, in the order of its table.
@@ -279,7 +270,7 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
                 clients={"caltech": 2, "labelme": 3, "pascal": 4, "sun": 1}, share=0.2
             ),
             notes=("of ten images in order of class and file, eight to train",),
-            read=partial(domains.split_80_20_ordered, domains.VLCS),
+            read=partial(split_80_20_ordered, VLCS),
         ),
     )
 }

@@ -1,32 +1,24 @@
-"""Images that occur twice: the same pixels, or pixels that look the same."""
+"""A look at a data set before anything is trained on it: faults, duplicates, uneven classes."""
 
 from __future__ import annotations
 
-from PIL import Image
-from collections.abc import Iterator
-from collections.abc import Sequence
-from numpy.typing import NDArray
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.errors import count_noun
-from protofed.data.benchmark_info import Benchmark
-from protofed.data.benchmark_info import Domain
-from protofed.data.benchmarks import benchmark_info
-from protofed.data.benchmarks import source_label
-from protofed.data.image_decoding import perceptual_hash
-from protofed.data.benchmark_info import BenchmarkInfo
-from protofed.data.folder_images import FolderInfo
-from protofed.data.folder_images import PackedFolder
-from protofed.data.domain_shift import DomainShift
-from protofed.data.domain_shift import gray_thumbnails
-from protofed.data.domain_shift import measure_domain_shift
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
+from protofed.data.benchmarks import benchmark_info, source_label
+from protofed.data.domain_shift import DomainShift, gray_thumbnails, measure_domain_shift
+from protofed.data.folder_images import FolderInfo, PackedFolder
+from protofed.data.image_decoding import perceptual_hash
+from protofed.errors import ProtofedError, count_noun
 
 NEAR_BITS = 24  # of 256 that may differ between two hashes of what looks the same
 NEAR_CORRELATION = 0.98  # of the grey values, which two such images must reach as well

@@ -1,26 +1,24 @@
-"""Pictures of digits in three styles, drawn from the fonts that matplotlib carries."""
+"""The built-in benchmark digits-mini: real digits, and digits drawn from fonts in three styles."""
 
 from __future__ import annotations
 
-from PIL import Image
-from PIL import ImageDraw
-from PIL import ImageFont
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
+from PIL import Image, ImageDraw, ImageFont
+
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
 from protofed.data.benchmark_info import Domain
-from protofed.data.npz_store import Arrays
-from protofed.data.npz_store import cached_file
-from typing import NamedTuple
-import numpy as np
-import torch
+from protofed.data.npz_store import Arrays, cached_file
+from protofed.errors import ProtofedError, require_known_name
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -1,51 +1,37 @@
-"""The public sets that `protofed data get` fetches: their table, and who reads which format."""
+"""Public data sets from their hosts to checked .npz files: fetch, check, unpack, convert."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from protofed.runtime.atomic_io import atomic_write_json
-from protofed.runtime.atomic_io import file_sha256
-from protofed.runtime.atomic_io import sync_directory
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
-from protofed.runtime.atomic_io import file_lock
-from protofed.core.training import STRICT
-from protofed.data import benchmarks
-from protofed.data.npz_store import ArchiveInfo
-from protofed.data.npz_store import missing_archive_parts
-from protofed.data.npz_store import Arrays
-from protofed.data.archive_extraction import extract_archive
-from protofed.data.archive_extraction import is_archive
-from protofed.data.http_download import ROOM
-from protofed.data.http_download import RemoteFile
-from protofed.data.http_download import Watch
-from protofed.data.http_download import fetch_file
-from protofed.data.http_download import quarantine_file
-from protofed.data.http_download import verify_checksum
-from protofed.data import raw_formats
-from protofed.data import raw_formats
-from protofed.data import raw_formats
-from protofed.data import raw_formats
-from protofed.data import raw_formats
-from protofed.data import raw_formats
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
-from typing import Any
-from typing import NamedTuple
-from typing import cast
-import json
-import numpy as np
-import os
-import shutil
-import tomllib
+
+from protofed.core.training import STRICT
+from protofed.data import benchmarks, raw_formats
+from protofed.data.archive_extraction import extract_archive, is_archive
+from protofed.data.http_download import (
+    ROOM,
+    RemoteFile,
+    Watch,
+    fetch_file,
+    quarantine_file,
+    verify_checksum,
+)
+from protofed.data.npz_store import ArchiveInfo, Arrays, missing_archive_parts
+from protofed.errors import ProtofedError, require_known_name
+from protofed.runtime.atomic_io import atomic_write_json, file_lock, file_sha256, sync_directory
 
 MIRROR = "PROTOFED_MIRROR"
 Reader = Callable[[Path, int], Iterator[tuple[str, Arrays]]]

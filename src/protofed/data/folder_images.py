@@ -1,43 +1,32 @@
-"""Usable images in a row: which of them train, which test, and as arrays."""
+"""A folder of one's own images as a data set: decoded once, split, counted, checksummed, kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
-from protofed.runtime.atomic_io import atomic_write_json
-from protofed.runtime.atomic_io import file_sha256
-from protofed.errors import ProtofedError
-from protofed.errors import count_noun
-from protofed.core.site import holdout_size
-from protofed.data import npz_store
-from protofed.data.npz_store import ArchiveInfo
-from protofed.data.benchmark_info import Domain
-from protofed.data.npz_store import Arrays
-from protofed.data.npz_store import cache_folder
-from protofed.data.npz_store import write_arrays
-from protofed.data.image_decoding import DecodedImage
-from protofed.data.image_decoding import display_path
-from protofed.data.benchmark_info import BenchmarkInfo
-from protofed.data.folder_layout import FolderLayout
-from protofed.data.folder_layout import ImageFile
-from protofed.data.folder_layout import read_layout
-from protofed.data.folder_layout import single_domain_layout
-from protofed.data.partition import EqualPartition
-from protofed.data.image_decoding import decode_in_parallel
-from typing import Any
-from typing import NamedTuple
 import atexit
 import hashlib
 import json
-import numpy as np
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from protofed.core.site import holdout_size
+from protofed.data import npz_store
+from protofed.data.benchmark_info import BenchmarkInfo, Domain
+from protofed.data.folder_layout import FolderLayout, ImageFile, read_layout, single_domain_layout
+from protofed.data.image_decoding import DecodedImage, decode_in_parallel, display_path
+from protofed.data.npz_store import ArchiveInfo, Arrays, cache_folder, write_arrays
+from protofed.data.partition import EqualPartition
+from protofed.errors import ProtofedError, count_noun
+from protofed.runtime.atomic_io import atomic_write_json, file_sha256
 
 TEST_SHARE = 0.2  # of each class of a domain that brings no split
 
@@ -229,9 +218,7 @@ def _write(
 def _note(found: FolderLayout, domain: str, skipped: dict[str, str]) -> str:
     """What a reader of a domain's scores must know."""
     mine = [
-        f"{n} ({why})"
-        for n, why in skipped.items()
-        if n.startswith(f"{display_path(domain)}/")
+        f"{n} ({why})" for n, why in skipped.items() if n.startswith(f"{display_path(domain)}/")
     ]
     notes = [split_note(found, domain)]
     if mine:

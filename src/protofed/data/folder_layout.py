@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.errors import ProtofedError
 from protofed.data.image_decoding import display_path
+from protofed.errors import ProtofedError
 
 ENDINGS = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif"),
@@ -155,9 +155,7 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
     if "val" in parts and "test" not in parts:
         parts["test"] = parts.pop("val")
     if "train" not in parts:
-        raise ProtofedError(
-            f"{display_path(domain)} has no train folder beside {', '.join(parts)}"
-        )
+        raise ProtofedError(f"{display_path(domain)} has no train folder beside {', '.join(parts)}")
     return parts
 
 
@@ -182,9 +180,7 @@ def _check_names(found: FolderLayout) -> None:
 
 
 def _whereabouts(found: FolderLayout, name: str) -> str:
-    homes = [
-        display_path(domain) for domain in found.domains if name in found.classes_of(domain)
-    ]
+    homes = [display_path(domain) for domain in found.domains if name in found.classes_of(domain)]
     return f"{display_path(name)} in {', '.join(homes)}"
 
 
@@ -194,9 +190,7 @@ def _children(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             kept = [e for e in entries if not e.name.startswith(".")]
     except OSError as fault:
-        raise ProtofedError(
-            f"{display_path(folder)} cannot be read: {fault.strerror}"
-        ) from fault
+        raise ProtofedError(f"{display_path(folder)} cannot be read: {fault.strerror}") from fault
     return sorted((e for e in kept if e.name.lower() not in LITTER), key=lambda e: e.name)
 
 

@@ -1,26 +1,22 @@
-"""The web, and nothing else that an address could name."""
+"""Downloads over HTTP that resume where they stopped, and are checked before use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from email.message import Message
-from pathlib import Path
-from protofed.runtime.atomic_io import atomic_write_json
-from protofed.runtime.atomic_io import sync_directory
-from protofed.errors import ProtofedError
-from typing import Any
-from typing import IO
-from typing import NamedTuple
-from urllib import error
-from urllib import parse
-from urllib import request
 import hashlib
 import http.client
 import json
 import os
 import shutil
 import time
+from collections.abc import Callable, Sequence
+from email.message import Message
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib import error, parse, request
+
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import atomic_write_json, sync_directory
+
 
 class HttpGoneError(Exception):
     """An address that has not got the file."""

@@ -1,35 +1,31 @@
-"""One image file of a stranger: small pixels and what names them, or the reason why not.
+"""Image files of strangers: small pixels and a hash, or the reason why not; on all cores.
 
 Nothing here imports torch, so that worker processes start quickly.
 """
 
 from __future__ import annotations
 
-from PIL import Image
-from PIL import ImageOps
-from PIL import UnidentifiedImageError
-from collections.abc import Iterator
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from numpy.typing import NDArray
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.runtime.child_process import exit_with_parent
-from protofed.runtime.child_process import ignore_sigint_in_children
-from protofed.runtime.resources import usable_cores
-from protofed.runtime.progress import telling
-from protofed.data.folder_layout import ImageFile
-from protofed.data.folder_layout import StrayFile
-from typing import NamedTuple
 import hashlib
 import multiprocessing
-import numpy as np
 import os
 import stat
 import struct
 import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from protofed.data.folder_layout import ImageFile, StrayFile
+from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.child_process import exit_with_parent, ignore_sigint_in_children
+from protofed.runtime.progress import telling
+from protofed.runtime.resources import usable_cores
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 MOST_PIXELS = 40_000_000  # 160 MB once decoded, as PIL takes 4 bytes a pixel

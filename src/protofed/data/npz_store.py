@@ -1,30 +1,26 @@
-"""Arrays that are slow to make, kept on disk between runs; losing them costs only time."""
+"""Images as .npz files: those that PROTOFED_DATA names, checked before use, and a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from contextlib import suppress
-from numpy.typing import NDArray
-from pathlib import Path
-from protofed.runtime.atomic_io import atomic_write_json
-from protofed.runtime.atomic_io import file_sha256
-from protofed.errors import ProtofedError
-from protofed.core.site import ArrayDataset
-from pydantic import Field
-from pydantic import TypeAdapter
-from pydantic import ValidationError
-from pydantic.dataclasses import dataclass
-from typing import Any
-from typing import NamedTuple
-from typing import TypeAlias
 import json
-import numpy as np
 import os
 import tempfile
-import torch
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from protofed.core.site import ArrayDataset
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import atomic_write_json, file_sha256
 
 Arrays = dict[str, NDArray[np.generic]]
 

@@ -1,35 +1,26 @@
-"""How training data is dealt to clients: each client lives in one domain and holds rows of it."""
+"""How training data is dealt to clients: the rules, and which client holds which rows."""
 
 from __future__ import annotations
 
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Iterable
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+
+import numpy as np
+import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
+from pydantic import AliasChoices, Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from typing_extensions import TypedDict
+
 from protofed.core.rng import numpy_rng
 from protofed.core.site import holdout_size
 from protofed.core.training import STRICT
 from protofed.data.benchmark_info import Benchmark
-from pydantic import AliasChoices
-from pydantic import Field
-from pydantic import model_validator
-from pydantic.dataclasses import dataclass
-from torch import Tensor
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
-from typing import Self
-from typing import TypeAlias
-from typing import TypeVar
-from typing_extensions import TypedDict
-import numpy as np
-import torch
+from protofed.errors import ProtofedError, require_known_name
 
 Rows: TypeAlias = NDArray[np.int64]  # row numbers in a domain's training part, or their labels
 Amount = TypeVar("Amount", int, float)

@@ -1,23 +1,22 @@
-"""MNIST's own format: four gzipped files, each a header and then bytes."""
+"""Readers of the formats that public sets come in, one function each; nothing is unpickled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from numpy.typing import NDArray
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.data.npz_store import Array
-from protofed.data.npz_store import Arrays
-from protofed.data.benchmarks import CIFAR100
 import bz2
 import gzip
 import math
-import numpy as np
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protofed.data.benchmarks import CIFAR100
+from protofed.data.npz_store import Array, Arrays
+from protofed.errors import ProtofedError
 
 MOST_IDX_BYTES = 10**9  # bytes that a header may speak of
 

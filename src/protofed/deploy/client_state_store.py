@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.runtime.atomic_io import atomic_write, atomic_write_json
-from protofed.errors import ProtofedError
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.deploy.request_judge import RUN_NAME
 from protofed.engines.site_protocol import SiteRequest
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import atomic_write, atomic_write_json
 
 KEPT_RUNS = 8  # of which a site keeps states; the longest untouched ones go first
 LINEAGE = "lineage.json"

@@ -1,57 +1,54 @@
-"""A run that `protofed submit` was asked for, and who hears how it goes."""
+"""The coordinator: asks the sites what they have, agrees with them, and runs the rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from dataclasses import replace
-from pathlib import Path
-from protofed.core.reply_validation import FRAME
-from protofed.runtime.resources import tune_malloc
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.core.serialization import pack_tree
-from protofed.core.training import torch_threads
-from protofed.deploy.request_judge import count_scores
-from protofed.deploy.site_descriptions import parse_site_description
-from protofed.deploy.serve import find_server
-from protofed.engines.engine import Engine
-from protofed.engines.flower_engine import FlowerEngine
-from protofed.engines.flower_engine import RunInfo
-from protofed.engines.flower_engine import SiteRoster
-from protofed.engines.flower_engine import NoAnswer
-from protofed.engines.flower_engine import OutgoingRequest
-from protofed.engines.flower_engine import SiteMessenger
-from protofed.engines.site_protocol import SiteRequest
-from protofed.experiment import run_records
-from protofed.spec.experiment_spec import describe_method
-from protofed.federation.build import Federation
-from protofed.federation.remote_sites import SiteDescription
-from protofed.federation.remote_sites import agreed_classes
-from protofed.federation.remote_sites import remote_clients
-from protofed.federation.remote_sites import remote_federation
-from protofed.federation.remote_sites import run_description
-from protofed.federation.remote_sites import test_sizes
-from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import ExperimentRun
-from protofed.experiment.runner import Note
-from protofed.experiment.runner import RunProgress
-from protofed.experiment.runner import Tell
-from protofed.experiment.runner import default_folder
-from protofed.spec.experiment_spec import Experiment
-from protofed.experiment.remote_experiment import FEDERATION
-from protofed.experiment.remote_experiment import RECORD
-from protofed.experiment.remote_experiment import recorded_descriptions
-from protofed.experiment.remote_experiment import remote_experiment
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
 import json
 import secrets
 import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from protofed.core.reply_validation import FRAME
+from protofed.core.serialization import pack_tree
+from protofed.core.training import torch_threads
+from protofed.deploy.request_judge import count_scores
+from protofed.deploy.serve import find_server
+from protofed.deploy.site_descriptions import parse_site_description
+from protofed.engines.engine import Engine
+from protofed.engines.flower_engine import (
+    FlowerEngine,
+    NoAnswer,
+    OutgoingRequest,
+    RunInfo,
+    SiteMessenger,
+    SiteRoster,
+)
+from protofed.engines.site_protocol import SiteRequest
+from protofed.errors import ProtofedError, printable_text
+from protofed.experiment import run_records
+from protofed.experiment.remote_experiment import (
+    FEDERATION,
+    RECORD,
+    recorded_descriptions,
+    remote_experiment,
+)
+from protofed.experiment.run_folder import RunDir
+from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell, default_folder
+from protofed.federation.build import Federation
+from protofed.federation.remote_sites import (
+    SiteDescription,
+    agreed_classes,
+    remote_clients,
+    remote_federation,
+    run_description,
+    test_sizes,
+)
+from protofed.runtime.resources import tune_malloc
+from protofed.spec.experiment_spec import Experiment, describe_method
+
 
 @dataclass(frozen=True)
 class SubmittedJob:

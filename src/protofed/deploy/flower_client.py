@@ -1,4 +1,4 @@
-"""The only app that a federation runs under: a constant without any code in it.
+"""Flower's server as a client sees it: protobuf over HTTP, with bounds of our own.
 
 Flower starts no run without an app. A SuperNode would fetch that app and import what it names; a
 site of ours never does, and takes letters only of runs that were started with this very bundle.
@@ -6,42 +6,35 @@ site of ours never does, and takes letters only of runs that were started with t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from flwr.app import Array
-from flwr.app import ArrayRecord
-from flwr.app import Error
-from flwr.app import Message
-from flwr.app import RecordDict
+import hashlib
+import io
+import json
+import ssl
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import httpx
+import numpy as np
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_object import get_object_body
-from flwr.supercore.inflatable.inflatable_object import get_object_children_ids_from_object_content
-from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
-from flwr.supercore.inflatable.inflatable_object import get_object_id
-from flwr.supercore.inflatable.inflatable_object import get_object_tree
-from flwr.supercore.inflatable.inflatable_object import no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+    get_object_head_values_from_object_content,
+    get_object_id,
+    get_object_tree,
+    no_object_id_recompute,
+)
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-from functools import cache
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
-from typing import Self
-from typing import TypeVar
-import hashlib
-import httpx
-import io
-import json
-import numpy as np
-import ssl
-import time
-import zipfile
+
+from protofed.errors import ProtofedError, printable_text
 
 PROTOCOL = 2  # of the letters between coordinator and sites; both must speak the same
 DATE = (2024, 1, 1, 0, 0, 0)

@@ -1,28 +1,24 @@
-"""Lets Flower's server know the keys of a folder, and follows the folder as it changes."""
+"""Flower's SuperLink in a process of ours: it moves messages and runs no app."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import MutableMapping
-from flwr.proto.control_pb2 import RegisterNodeRequest
-from flwr.proto.control_pb2 import RegisterNodeResponse
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.runtime.child_process import exit_with_pipe
-from protofed.deploy.flower_client import bundle_hash
-from protofed.deploy.flower_client import CallError
-from protofed.deploy.flower_client import FlowerClient
-from protofed.deploy.site_keyring import public_bytes
-from protofed.deploy.site_keyring import read_key_file
-from typing import Any
 import hashlib
 import hmac
 import logging
 import os
 import sys
 import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from flwr.proto.control_pb2 import RegisterNodeRequest, RegisterNodeResponse
+
+from protofed.deploy.flower_client import CallError, FlowerClient, bundle_hash
+from protofed.deploy.site_keyring import public_bytes, read_key_file
+from protofed.errors import ProtofedError
+from protofed.runtime.child_process import exit_with_pipe
 
 LOOK = 2.0  # seconds between two looks at the folder
 

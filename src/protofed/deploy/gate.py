@@ -1,29 +1,27 @@
-"""A TLS server that holds so many connections and no more, and waits for ever for none of them."""
+"""The one public port of a federation: TLS, bounded connections, and of Flower only what sites need."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Coroutine
-from collections.abc import MutableMapping
-from pathlib import Path
-from protofed.errors import printable_text
-from protofed.deploy.flower_server import SECRET_HEADER
-from protofed.deploy.site_keyring import SiteKeyring
-from typing import Any
-from uvicorn.protocols.http.h11_impl import H11Protocol
 import argparse
 import asyncio
-import h11
-import httpx
 import ipaddress
 import logging
 import re
 import socket
 import ssl
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import h11
+import httpx
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from protofed.deploy.flower_server import SECRET_HEADER
+from protofed.deploy.site_keyring import SiteKeyring
+from protofed.errors import printable_text
 
 SHAKE_SECONDS = 20  # from the connection to the end of its TLS handshake
 HEAD_SECONDS = (

@@ -9,17 +9,22 @@ from pathlib import Path
 from time import monotonic
 from time import sleep as nap
 
-from protofed.errors import ProtofedError
-from protofed.runtime.atomic_io import file_lock
 from protofed.data.npz_store import cache_folder
 from protofed.deploy.confine import interpreter_folders
-from protofed.deploy.request_judge import ANSWERED, AnswerLedger
-from protofed.runtime.child_process import ChildProcess, close_children, flower_environment, stop_on_sigterm
 from protofed.deploy.console import name_some, print_line
-from protofed.deploy.preflight import FoundImages, JoiningSite, check_keys, look_at_images
 from protofed.deploy.policy import read_policy
+from protofed.deploy.preflight import FoundImages, JoiningSite, check_keys, look_at_images
+from protofed.deploy.request_judge import ANSWERED, AnswerLedger
 from protofed.deploy.serve import LOCAL
 from protofed.engines.site_protocol import SITE_NAME
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import file_lock
+from protofed.runtime.child_process import (
+    ChildProcess,
+    close_children,
+    flower_environment,
+    stop_on_sigterm,
+)
 
 LOOK = 0.5  # seconds between two looks at the processes
 RETRY = 3.0  # seconds before a process that has ended is started again

@@ -10,10 +10,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protofed.core import tree
-from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.prototypes import Prototypes
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.spec.spec_parser import explain_faults, parse_method, read_spec
 
 MOST_LINES = 5

@@ -1,25 +1,7 @@
-"""What a site brings, looked at before it joins: its folder of keys and its folder of images."""
+"""What a site can check before it joins: keys, images, server, certificate, clock, versions."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from email.utils import parsedate_to_datetime
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.runtime.resources import free_memory
-from protofed.data.folder_layout import ImageFile
-from protofed.data.folder_layout import single_domain_layout
-from protofed.deploy.keys import PORT
-from protofed.deploy.keys import ServerAddress
-from protofed.deploy.keys import parse_address
-from protofed.deploy.site_keyring import SiteKey
-from protofed.deploy.console import CheckLine
-from protofed.deploy.console import format_check_lines
-from protofed.deploy.console import name_some
-from protofed.deploy.policy import SitePolicy
-from protofed.deploy.policy import read_policy
-from typing import NamedTuple
 import http.client
 import importlib.metadata
 import json
@@ -29,6 +11,19 @@ import shutil
 import socket
 import ssl
 import time
+from collections import Counter
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from protofed.data.folder_layout import ImageFile, single_domain_layout
+from protofed.deploy.console import CheckLine, format_check_lines, name_some
+from protofed.deploy.keys import PORT, ServerAddress, parse_address
+from protofed.deploy.policy import SitePolicy, read_policy
+from protofed.deploy.site_keyring import SiteKey
+from protofed.errors import ProtofedError
+from protofed.runtime.resources import free_memory
 
 KEY_FILES = ("ca.crt", "site.key", "site.pub", "site.json")
 WHOLE = "ask who made the keys for this site's folder, whole and unchanged"

@@ -1,46 +1,44 @@
-"""A site's own record of what it has answered, by which it judges what it is asked next."""
+"""What a site may be asked: every field held against its policy and the record of its answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field
-from pathlib import Path
-from protofed.runtime import atomic_io
-from protofed.core import tree
-from protofed.core.reply_validation import LARGEST
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.runtime.json_files import parse_json
-from protofed.core.message import Message
-from protofed.core.method import AnyMethod
-from protofed.core.model import Model
-from protofed.core.site import ArrayDataset
-from protofed.core.site import Site
-from protofed.runtime.json_files import parse_json_object
-from protofed.runtime.json_files import require_fields
-from protofed.runtime.json_files import require_int
-from protofed.runtime.json_files import require_list
-from protofed.runtime.json_files import require_object
-from protofed.runtime.json_files import require_text
-from protofed.core.metrics import MAIN
-from protofed.deploy.policy import SitePolicy
-from protofed.engines.site_protocol import SiteRequest
-from protofed.spec.spec_parser import parse_method
-from protofed.spec.spec_parser import spec_from_dict
-from protofed.spec.experiment_spec import Experiment
-from protofed.experiment.remote_experiment import PLACE
-from torch import Tensor
-from typing import Any
-from typing import NamedTuple
 import hashlib
 import json
 import os
 import re
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
 import torch
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.metrics import MAIN
+from protofed.core.model import Model
+from protofed.core.reply_validation import LARGEST
+from protofed.core.site import ArrayDataset, Site
+from protofed.deploy.policy import SitePolicy
+from protofed.engines.site_protocol import SiteRequest
+from protofed.errors import ProtofedError, printable_text
+from protofed.experiment.remote_experiment import PLACE
+from protofed.runtime import atomic_io
+from protofed.runtime.json_files import (
+    parse_json,
+    parse_json_object,
+    require_fields,
+    require_int,
+    require_list,
+    require_object,
+    require_text,
+)
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import parse_method, spec_from_dict
 
 ANSWERED, REFUSED = "answered.jsonl", "refused.jsonl"
 MOST_REFUSED = 1 << 20  # bytes of refusals; older ones then go to a second file, and later away

@@ -45,8 +45,6 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.supercore.constant import TaskType
 
-from protofed.errors import ProtofedError, printable_text
-from protofed.deploy.flower_client import app_bundle, bundle_hash
 from protofed.deploy.flower_client import (
     OBJECT_FRAME,
     CallError,
@@ -54,12 +52,15 @@ from protofed.deploy.flower_client import (
     LetterCollector,
     ProtobufMessage,
     T,
+    app_bundle,
     as_parcel,
     as_record,
+    bundle_hash,
     call_patiently,
 )
 from protofed.deploy.flower_server import SECRET_HEADER, limit_text
 from protofed.engines.flower_engine import NoAnswer, OnlineSite
+from protofed.errors import ProtofedError, printable_text
 
 PATIENCE = 10.0  # seconds for a server on this machine that does not answer
 BEAT_EVERY = 5.0  # seconds

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 from protofed.core.reply_validation import FRAME
-from protofed.errors import ProtofedError
 from protofed.core.serialization import unpack_tree
+from protofed.engines.flower_engine import NoAnswer
+from protofed.engines.site_protocol import SiteRequest, check_response
+from protofed.errors import ProtofedError
+from protofed.federation.remote_sites import SiteDescription
 from protofed.runtime.json_files import (
     parse_json_object,
     require_fields,
@@ -15,9 +18,6 @@ from protofed.runtime.json_files import (
     require_object,
     require_text,
 )
-from protofed.engines.flower_engine import NoAnswer
-from protofed.engines.site_protocol import SiteRequest, check_response
-from protofed.federation.remote_sites import SiteDescription
 
 MOST_IMAGES = 10**9
 MOST_CLASSES = 10_000

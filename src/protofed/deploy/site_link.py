@@ -1,4 +1,4 @@
-"""A site's line to Flower's server: fetch a letter, hand in the answer, and nothing else.
+"""The process of a site that speaks with the server; it holds no torch and cannot read the images.
 
 This stands where Flower's SuperNode would. A SuperNode fetches the app of a run and starts it; here
 no app is ever fetched, and letters of runs under any app but ours are refused unread.
@@ -6,59 +6,63 @@ no app is ever fetched, and letters of runs under any app but ours are refused u
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from flwr.app import Message
-from flwr.common.serde import message_from_proto
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
-from flwr.proto.fleet_pb2 import ActivateNodeResponse
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest
-from flwr.proto.fleet_pb2 import DeactivateNodeResponse
-from flwr.proto.fleet_pb2 import PullMessagesRequest
-from flwr.proto.fleet_pb2 import PullMessagesResponse
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.fleet_pb2 import PushMessagesResponse
-from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
-from flwr.proto.fleet_pb2 import RegisterNodeFleetResponse
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.message_pb2 import PullObjectRequest
-from flwr.proto.message_pb2 import PullObjectResponse
-from flwr.proto.message_pb2 import PushObjectRequest
-from flwr.proto.message_pb2 import PushObjectResponse
-from flwr.proto.node_pb2 import Node
-from flwr.proto.run_pb2 import GetRunRequest
-from flwr.proto.run_pb2 import GetRunResponse
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.runtime.child_process import exit_with_pipe
-from protofed.deploy.flower_client import bundle_hash
-from protofed.deploy.flower_client import CallError
-from protofed.deploy.flower_client import FlowerClient
-from protofed.deploy.flower_client import LetterCollector
-from protofed.deploy.flower_client import OBJECT_FRAME
-from protofed.deploy.flower_client import ProtobufMessage
-from protofed.deploy.flower_client import T
-from protofed.deploy.flower_client import as_parcel
-from protofed.deploy.flower_client import as_record
-from protofed.deploy.flower_client import call_patiently
-from protofed.deploy.flower_client import error_reply
-from protofed.deploy.worker_socket import NO_QUESTION
-from protofed.deploy.worker_socket import ask_worker
-from protofed.deploy.site_keyring import SiteKey
-from protofed.runtime.child_process import stop_on_sigterm
-from protofed.deploy.console import print_line
-from protofed.deploy.preflight import NETWORK
-from typing import NamedTuple
 import argparse
 import json
 import os
 import ssl
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.app import Message
+from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    ActivateNodeResponse,
+    DeactivateNodeRequest,
+    DeactivateNodeResponse,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+    RegisterNodeFleetRequest,
+    RegisterNodeFleetResponse,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
+from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
+
+from protofed.deploy.console import print_line
+from protofed.deploy.flower_client import (
+    OBJECT_FRAME,
+    CallError,
+    FlowerClient,
+    LetterCollector,
+    ProtobufMessage,
+    T,
+    as_parcel,
+    as_record,
+    bundle_hash,
+    call_patiently,
+    error_reply,
+)
+from protofed.deploy.preflight import NETWORK
+from protofed.deploy.site_keyring import SiteKey
+from protofed.deploy.worker_socket import NO_QUESTION, ask_worker
+from protofed.errors import ProtofedError
+from protofed.runtime.child_process import exit_with_pipe, stop_on_sigterm
 
 HEARTBEAT = 12.0  # seconds; who misses two of them is gone
 BEAT_EVERY = 5.0  # seconds

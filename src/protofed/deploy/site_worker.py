@@ -1,57 +1,7 @@
-"""A site's desk: it answers the coordinator with its own images, which never leave it."""
+"""The process of a site that holds torch and the images, and answers the coordinator."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection
-from pathlib import Path
-from protofed.runtime.resources import tune_malloc
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.runtime.child_process import exit_with_pipe
-from protofed.core.message import Message
-from protofed.core.method import AnyMethod
-from protofed.core.serialization import pack_tree
-from protofed.core.serialization import unpack_tree
-from protofed.core.site import ArrayDataset
-from protofed.core.site import Site
-from protofed.core.metrics import count_correct
-from protofed.core.training import torch_threads
-from protofed.data.benchmark_info import Benchmark
-from protofed.data.benchmark_info import Domain
-from protofed.data.folder_images import read_site_domain
-from protofed.deploy.worker_socket import NO_QUESTION
-from protofed.deploy.worker_socket import open_worker_socket
-from protofed.deploy.request_judge import RUN_NAME
-from protofed.deploy.request_judge import RequestJudge
-from protofed.deploy.request_judge import RunDescription
-from protofed.deploy.request_judge import check_answers
-from protofed.deploy.request_judge import check_fields
-from protofed.deploy.request_judge import check_inbox
-from protofed.deploy.request_judge import check_test_counts
-from protofed.deploy.request_judge import parse_description
-from protofed.deploy.request_judge import parse_inquiry
-from protofed.deploy.request_judge import AnswerLedger
-from protofed.deploy.request_judge import AnsweredRun
-from protofed.deploy.console import name_some
-from protofed.deploy.console import print_line
-from protofed.deploy.policy import SitePolicy
-from protofed.deploy.policy import read_policy
-from protofed.deploy.client_state_store import ClientStateStore
-from protofed.deploy.client_state_store import KeptReply
-from protofed.engines.engine import try_training
-from protofed.engines.site_protocol import SiteRequest
-from protofed.engines.site_protocol import SiteResponse
-from protofed.engines.site_protocol import counts_to_json
-from protofed.engines.site_protocol import make_refusal
-from protofed.engines.site_protocol import make_response
-from protofed.federation.environment import data_fingerprints
-from protofed.federation.remote_sites import SiteDescription
-from protofed.federation.remote_sites import site_place
-from protofed.federation.remote_sites import software_versions
-from typing import Any
-from typing import NamedTuple
 import argparse
 import hashlib
 import json
@@ -60,6 +10,50 @@ import resource
 import sys
 import time
 import traceback
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.metrics import count_correct
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.core.site import ArrayDataset, Site
+from protofed.core.training import torch_threads
+from protofed.data.benchmark_info import Benchmark, Domain
+from protofed.data.folder_images import read_site_domain
+from protofed.deploy.client_state_store import ClientStateStore, KeptReply
+from protofed.deploy.console import name_some, print_line
+from protofed.deploy.policy import SitePolicy, read_policy
+from protofed.deploy.request_judge import (
+    RUN_NAME,
+    AnsweredRun,
+    AnswerLedger,
+    RequestJudge,
+    RunDescription,
+    check_answers,
+    check_fields,
+    check_inbox,
+    check_test_counts,
+    parse_description,
+    parse_inquiry,
+)
+from protofed.deploy.worker_socket import NO_QUESTION, open_worker_socket
+from protofed.engines.engine import try_training
+from protofed.engines.site_protocol import (
+    SiteRequest,
+    SiteResponse,
+    counts_to_json,
+    make_refusal,
+    make_response,
+)
+from protofed.errors import ProtofedError, printable_text
+from protofed.federation.environment import data_fingerprints
+from protofed.federation.remote_sites import SiteDescription, site_place, software_versions
+from protofed.runtime.child_process import exit_with_pipe
+from protofed.runtime.resources import tune_malloc
 
 LOG = "worker.log at the site"
 MOST_TRACEBACKS = 50

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from protofed.errors import DivergedError
-from protofed.runtime.resources import explain_oom
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.metrics import Tallies
+from protofed.core.site import ClientId, RoundContext, Site
+from protofed.errors import DivergedError
+from protofed.runtime.resources import explain_oom
 
 
 def try_training(

@@ -1,39 +1,28 @@
-"""Letters to sites by name, and their answers, over whatever channel carries them."""
+"""The engine of a real federation: requests to sites by name, and their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from pathlib import Path
-from protofed.core.reply_validation import FRAME
-from protofed.core.reply_validation import decode_reply
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.core.message import Message
-from protofed.core.method import C
-from protofed.core.method import Method
-from protofed.core.method import S
-from protofed.core.serialization import pack_tree
-from protofed.core.serialization import unpack_tree
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.site import SERVER
-from protofed.core.site import Site
-from protofed.core.metrics import Tallies
-from protofed.federation.round import RoundEvent
-from protofed.federation.round import expected_reply
-from protofed.engines.site_protocol import SITE_NAME
-from protofed.engines.site_protocol import SiteRequest
-from protofed.engines.site_protocol import SiteResponse
-from protofed.engines.site_protocol import check_response
-from protofed.engines.site_protocol import counts_from_json
-from typing import Generic
-from typing import NamedTuple
-from typing import Protocol
 import secrets
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol
+
+from protofed.core.message import Message
+from protofed.core.method import C, Method, S
+from protofed.core.metrics import Tallies
+from protofed.core.reply_validation import FRAME, decode_reply
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.core.site import SERVER, ClientId, RoundContext, Site
+from protofed.engines.site_protocol import (
+    SITE_NAME,
+    SiteRequest,
+    SiteResponse,
+    check_response,
+    counts_from_json,
+)
+from protofed.errors import ProtofedError, printable_text
+from protofed.federation.round import RoundEvent, expected_reply
 
 PAUSE = 0.1  # seconds between two looks for answers
 LOOK = 1.0  # seconds between two looks at who is online

@@ -10,15 +10,15 @@ from typing import Generic
 import torch
 
 from protofed.core import tree
-from protofed.runtime.atomic_io import atomic_write
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
+from protofed.core.metrics import Tallies, count_correct
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
-from protofed.core.metrics import Tallies, count_correct
-from protofed.engines.shared_memory import SpillDict
 from protofed.engines.engine import try_training
+from protofed.engines.shared_memory import SpillDict
+from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import atomic_write
 
 CPU = torch.device("cpu")
 IN_MEMORY = 2**27  # bytes of client states, and of one exchange's replies; more goes to disk

@@ -1,4 +1,4 @@
-"""A worker: a process that trains and scores clients for the one that started it.
+"""The local engine with worker processes: the same bits as in one process, sooner.
 
 It is started by a command of its own (`COMMAND`) rather than by multiprocessing, which would run
 the caller's script a second time.
@@ -6,49 +6,6 @@ the caller's script a second time.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import contextmanager
-from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import replace
-from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait
-from multiprocessing.reduction import recv_handle
-from multiprocessing.reduction import send_handle
-from pathlib import Path
-from protofed.core import tree
-from protofed.runtime.resources import tune_malloc
-from protofed.errors import ProtofedError
-from protofed.runtime.child_process import exit_with_pipe
-from protofed.runtime.resources import free_memory
-from protofed.runtime.resources import usable_cores
-from protofed.core.message import Message
-from protofed.core.method import AnyMethod
-from protofed.core.method import C
-from protofed.core.method import Method
-from protofed.core.method import S
-from protofed.core.site import ArrayDataset
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.site import SCAN_BATCH
-from protofed.core.site import SERVER
-from protofed.core.site import Site
-from protofed.core.metrics import Tallies
-from protofed.core.metrics import count_correct
-from protofed.core.metrics import merge_counts
-from protofed.engines.shared_memory import SharedTreeBuffer
-from protofed.engines.shared_memory import shared_memory_handle
-from protofed.engines.engine import try_training
-from protofed.engines.local_engine import LocalEngine
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
-from typing import TypeVar
 import os
 import pickle
 import signal
@@ -56,13 +13,35 @@ import socket
 import subprocess
 import sys
 import time
-import torch
 import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod, C, Method, S
+from protofed.core.metrics import Tallies, count_correct, merge_counts
+from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
+from protofed.engines.engine import try_training
+from protofed.engines.local_engine import LocalEngine
+from protofed.engines.shared_memory import SharedTreeBuffer, shared_memory_handle
+from protofed.errors import ProtofedError
+from protofed.runtime.child_process import exit_with_pipe
+from protofed.runtime.resources import free_memory, tune_malloc, usable_cores
 
 T = TypeVar("T")
 COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "from protofed.engines.multiprocess import main; main()"
+    "from protofed.engines.multiprocess import worker_main; worker_main()"
 )
 
 

@@ -7,11 +7,11 @@ import re
 from dataclasses import field, replace
 
 from protofed.core import tree
-from protofed.errors import ProtofedError, printable_text
 from protofed.core.message import Message
-from protofed.core.site import RoundContext
-from protofed.runtime.json_files import parse_json_object, require_int, require_list, require_text
 from protofed.core.metrics import MAIN, CorrectCount, Tallies
+from protofed.core.site import RoundContext
+from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.json_files import parse_json_object, require_int, require_list, require_text
 
 MOST_OPINIONS = 20
 MOST_FAULT = 500  # characters of a site's own words that are shown

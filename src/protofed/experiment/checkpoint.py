@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from protofed.core.method import ServerState
+from protofed.core.serialization import pack_tree, unpack_tree
+from protofed.engines.engine import Engine
+from protofed.errors import ProtofedError
+from protofed.experiment.run_records import ADVICE, ManifestRecord, check_shape
+from protofed.experiment.run_records import MANIFEST as SHAPE
 from protofed.runtime.atomic_io import (
     atomic_directory,
     atomic_write,
@@ -14,13 +20,7 @@ from protofed.runtime.atomic_io import (
     file_sha256,
     read_file_bytes,
 )
-from protofed.errors import ProtofedError
 from protofed.runtime.json_files import read_json_file
-from protofed.core.method import ServerState
-from protofed.core.serialization import pack_tree, unpack_tree
-from protofed.engines.engine import Engine
-from protofed.experiment.run_records import ADVICE, ManifestRecord, check_shape
-from protofed.experiment.run_records import MANIFEST as SHAPE
 
 MANIFEST, SERVER = "manifest.json", "server.safetensors"
 NAME = "round-"

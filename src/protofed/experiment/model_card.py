@@ -8,19 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
-from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.data.partition import ClientPartRecord
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.experiment import run_records
-from protofed.spec.experiment_spec import method_name
-from protofed.federation.evaluation import DomainScores
-from protofed.spec.spec_parser import load_spec
-from protofed.experiment.run_records import DoneRecord, World
+from protofed.experiment.remote_experiment import is_remote
 from protofed.experiment.result import RunResult, check_finished, make_result, read_result
 from protofed.experiment.run_folder import RunDir
-from protofed.spec.experiment_spec import Experiment
-from protofed.experiment.remote_experiment import is_remote
+from protofed.experiment.run_records import DoneRecord, World, load_spec
+from protofed.federation.evaluation import DomainScores
 from protofed.methods import METHODS
+from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
+from protofed.spec.experiment_spec import Experiment, method_name
 
 Rows = Sequence[Sequence[str]]
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}

@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from protofed.errors import ProtofedError
 from protofed.data.folder_images import FolderInfo
+from protofed.errors import ProtofedError
 from protofed.experiment import run_records
-from protofed.spec.spec_parser import parse_experiment
 from protofed.federation.remote_sites import SiteDescription
 from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import parse_experiment
 
 PLACE = "/federation"  # stands where a folder of images would; its last part is the label
 RECORD = "federation.json"  # in a run folder: what the sites had offered when the run began

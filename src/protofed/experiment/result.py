@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from protofed.runtime.atomic_io import file_sha256
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
-from protofed.federation.evaluation import DomainScores, Evaluation, last_5_mean, score_rules
-from protofed.experiment.run_records import DoneRecord
 from protofed.experiment.run_folder import RunDir
+from protofed.experiment.run_records import DoneRecord
+from protofed.federation.evaluation import DomainScores, Evaluation, last_5_mean, score_rules
+from protofed.runtime.atomic_io import file_sha256
 
 
 def mark_unseen(domain: str, unseen: str | None) -> str:
@@ -118,6 +118,8 @@ def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
         own=newest.own,
         clients=newest.clients,
         notices=tuple(done["notices"]),
-        unseen=run_records.read_record_file(run_records.SPEC, folder.path / "spec.json").get("leave_out"),
+        unseen=run_records.read_record_file(run_records.SPEC, folder.path / "spec.json").get(
+            "leave_out"
+        ),
         seconds=round(sum(line["seconds"] for line in rounds), 1),
     )

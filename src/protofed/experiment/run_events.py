@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from protofed.errors import ProtofedError, count_noun
-from protofed.federation.round import RoundEvent
 from protofed.experiment.checkpoint import ResumePoint
 from protofed.experiment.run_folder import RunDir
+from protofed.federation.round import RoundEvent
 from protofed.spec.experiment_spec import Experiment
 
 PATIENCE = 3  # failed rounds in a row after which a run stops

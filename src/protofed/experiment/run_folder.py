@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from protofed.runtime import atomic_io
-from protofed.errors import ProtofedError
-from protofed.runtime.atomic_io import file_lock
 from protofed.core.method import ServerState
 from protofed.engines.engine import Engine
-from protofed.experiment import checkpoint
-from protofed.experiment import run_records
+from protofed.errors import ProtofedError
+from protofed.experiment import checkpoint, run_records
 from protofed.experiment.checkpoint import Checkpoint, ResumePoint, ScoreHistory
+from protofed.runtime import atomic_io
+from protofed.runtime.atomic_io import file_lock
 from protofed.spec.experiment_spec import Experiment
 
 KEEP = 2  # checkpoints; the one before the newest is the fallback
@@ -222,4 +221,6 @@ def _is_free(path: Path) -> bool:
 
 def _up_to(finished: int, file: Path) -> bytes:
     """What a JSON Lines file says of the first rounds."""
-    return b"".join(raw for line, raw in run_records.undamaged_lines(file) if line["round"] <= finished)
+    return b"".join(
+        raw for line, raw in run_records.undamaged_lines(file) if line["round"] <= finished
+    )

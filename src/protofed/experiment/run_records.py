@@ -13,10 +13,12 @@ from typing import Annotated, Any, NotRequired, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from protofed.runtime.atomic_io import read_file_bytes
-from protofed.errors import ProtofedError, printable_text
-from protofed.runtime.json_files import parse_json, read_json_file
 from protofed.data.partition import ClientPartRecord
+from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.atomic_io import read_file_bytes
+from protofed.runtime.json_files import parse_json, read_json_file
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import spec_from_dict
 
 T = TypeVar("T")
 Line = dict[str, Any]
@@ -187,3 +189,17 @@ def _line(shape: TypeAdapter[Line], raw: bytes, source: str) -> Line | ProtofedE
         return check_shape(shape, parse_json(raw, source), source)
     except ProtofedError as fault:
         return fault
+
+
+def load_spec(folder: Path) -> Experiment:
+    """The experiment of a run folder, if its spec.json is still the one that it was begun with."""
+    file = folder / "spec.json"
+    saved = read_record_file(SPEC, file)
+    began = saved["digest"]
+    experiment = spec_from_dict({k: v for k, v in saved.items() if k != "digest"}, str(file))
+    if experiment.digest != began:
+        raise ProtofedError(
+            f"{file} is not the spec that the run was begun with (digest {experiment.digest[:12]}, "
+            f"not {began[:12]})\nrestore it; or `protofed run --spec` begins a new run from it"
+        )
+    return experiment

@@ -1,55 +1,37 @@
-"""The engine of a run on this machine: one process, or several where the work is worth it."""
+"""The only loop: rounds, exchanges, sampling, scoring and checkpoints, the same for every method."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
-from protofed.runtime.resources import tune_malloc
-from protofed.core.message import Message
-from protofed.core.method import C
-from protofed.core.method import Method
-from protofed.core.method import S
-from protofed.core.rng import rng
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.training import torch_threads
-from protofed.engines.engine import Engine
-from protofed.engines.local_engine import CPU
-from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail
-from protofed.federation.round import RoundEvent
-from protofed.federation.round import run_round
-from protofed.engines.multiprocess import WorkerEngine
-from protofed.engines.multiprocess import worker_count
-from protofed.experiment.model_card import mark_done
-from protofed.experiment.checkpoint import ResumePoint
-from protofed.experiment.checkpoint import load_server_state
-from protofed.spec.experiment_spec import method_name
-from protofed.federation.environment import check_same_environment
-from protofed.federation.environment import describe_environment
-from protofed.federation.evaluation import Evaluation
-from protofed.federation.evaluation import evaluate_round
-from protofed.federation.build import Federation
-from protofed.federation.build import build_federation
-from protofed.experiment.run_events import RunEvents
-from protofed.experiment.run_events import check_min_clients
-from protofed.experiment.run_records import World
-from protofed.experiment.result import RunResult
-from protofed.experiment.result import read_result
-from protofed.experiment.run_folder import RunDir
-from protofed.spec.experiment_spec import Experiment
-from typing import Any
-from typing import Generic
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
 import math
 import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias
+
 import torch
+
+from protofed.core.message import Message
+from protofed.core.method import C, Method, S
+from protofed.core.rng import rng
+from protofed.core.site import ClientId, RoundContext
+from protofed.core.training import torch_threads
+from protofed.engines.engine import Engine
+from protofed.engines.local_engine import CPU, LocalEngine
+from protofed.engines.multiprocess import WorkerEngine, worker_count
+from protofed.experiment.checkpoint import ResumePoint, load_server_state
+from protofed.experiment.model_card import mark_done
+from protofed.experiment.result import RunResult, read_result
+from protofed.experiment.run_events import RunEvents, check_min_clients
+from protofed.experiment.run_folder import RunDir
+from protofed.experiment.run_records import World
+from protofed.federation.build import Federation, build_federation
+from protofed.federation.environment import check_same_environment, describe_environment
+from protofed.federation.evaluation import Evaluation, evaluate_round
+from protofed.federation.round import Mail, RoundEvent, run_round
+from protofed.runtime.resources import tune_malloc
+from protofed.spec.experiment_spec import Experiment, method_name
 
 Workers: TypeAlias = int | Literal["auto"]
 PATIENCE = 3.0  # seconds in one process before "auto" starts others: about what that costs

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofed.errors import ProtofedError
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import ArrayDataset, ClientId, Site
 from protofed.core.training import torch_threads
 from protofed.engines.local_engine import LocalEngine
+from protofed.errors import ProtofedError
 from protofed.experiment.checkpoint import Checkpoint, load_server_state
-from protofed.federation.build import Federation, build_federation
-from protofed.spec.spec_parser import load_spec
-from protofed.federation.remote_sites import remote_federation
+from protofed.experiment.remote_experiment import is_remote, recorded_descriptions
 from protofed.experiment.result import check_finished
 from protofed.experiment.run_folder import RunDir, check_is_run
+from protofed.experiment.run_records import load_spec
+from protofed.federation.build import Federation, build_federation
+from protofed.federation.remote_sites import remote_federation
 from protofed.spec.experiment_spec import Experiment
-from protofed.experiment.remote_experiment import is_remote, recorded_descriptions
 
 
 @dataclass(frozen=True)

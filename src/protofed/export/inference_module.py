@@ -1,48 +1,33 @@
-"""What a model's file says of it, so that it can be used without the run it came from."""
+"""A trained model as one module from stored pixels to scores, with what there is to know of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import fields
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.runtime.json_files import parse_json
-from protofed.core.message import Message
-from protofed.core.method import AnyMethod
-from protofed.core.model import Model
-from protofed.core.model import NetOutput
-from protofed.core.prototypes import Prototypes
-from protofed.core.rng import rng
-from protofed.core.site import ClientId
-from protofed.core.site import PixelTransform
-from protofed.core.site import Site
-from protofed.data.transforms import ImageTransform
-from protofed.federation.environment import describe_environment
-from protofed.experiment.trained_run import TrainedRun
-from protofed.experiment.trained_run import open_trained_model
-from protofed.experiment.result import read_evaluations
-from protofed.experiment.result import read_result
-from protofed.experiment.run_folder import RunDir
-from protofed.spec.experiment_spec import Experiment
-from protofed.experiment.remote_experiment import is_remote
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import ValidationError
-from torch import Tensor
-from torch import nn
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
-from typing import cast
 import copy
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from protofed.core.message import Message
+from protofed.core.method import AnyMethod
+from protofed.core.model import Model, NetOutput
+from protofed.core.prototypes import Prototypes
+from protofed.core.rng import rng
+from protofed.core.site import ClientId, PixelTransform, Site
+from protofed.data.transforms import ImageTransform
+from protofed.errors import ProtofedError, printable_text
+from protofed.experiment.remote_experiment import is_remote
+from protofed.experiment.result import read_evaluations, read_result
+from protofed.experiment.run_folder import RunDir
+from protofed.experiment.trained_run import TrainedRun, open_trained_model
+from protofed.federation.environment import describe_environment
+from protofed.runtime.json_files import parse_json
+from protofed.spec.experiment_spec import Experiment
 
 INPUT = (
     "images: uint8 [N, side, side, 3], red, green, blue from 0 to 255, rows from the top; the whole"

@@ -1,44 +1,42 @@
-"""safetensors: the weights by name, for Python; the net is built anew from the spec inside."""
+"""A model as a file: safetensors or ONNX; how each is written, read back and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
-from protofed.runtime.atomic_io import atomic_write
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.runtime.json_files import parse_json
-from protofed.runtime.resources import is_out_of_memory
-from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes
-from protofed.core.site import SERVER
-from protofed.core.site import Site
-from protofed.data.transforms import ImageTransform
-from protofed.federation.build import NOTHING
-from protofed.federation.build import build_nets
-from protofed.spec.spec_parser import spec_from_dict
-from protofed.export.inference_module import ModelMetadata
-from protofed.export.inference_module import InferenceModule
-from protofed.export.inference_module import ModelOutputs
-from protofed.export.inference_module import freeze_site
-from protofed.export.inference_module import LoadedModel
-from protofed.export.inference_module import TrainedProduct
-from safetensors.torch import save
-from torch import Tensor
-from torch.jit._trace import TracerWarning
-from typing import Any
-from typing import NamedTuple
-from typing import TYPE_CHECKING
 import io
 import json
 import logging
 import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import safetensors
 import torch
-import warnings
+from safetensors.torch import save
+from torch import Tensor
+from torch.jit._trace import TracerWarning
+
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import SERVER, Site
+from protofed.data.transforms import ImageTransform
+from protofed.errors import ProtofedError, printable_text
+from protofed.export.inference_module import (
+    InferenceModule,
+    LoadedModel,
+    ModelMetadata,
+    ModelOutputs,
+    TrainedProduct,
+    freeze_site,
+)
+from protofed.federation.build import NOTHING, build_nets
+from protofed.runtime.atomic_io import atomic_write
+from protofed.runtime.json_files import parse_json
+from protofed.runtime.resources import is_out_of_memory
+from protofed.spec.spec_parser import spec_from_dict
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -254,13 +252,9 @@ class ExportFormat(NamedTuple):
 
 
 FORMATS = {
-    "onnx": ExportFormat(".onnx", onnx_file.onnx_bytes, onnx_file.read_onnx),
-    "safetensors": ExportFormat(
-        ".safetensors", safetensors_file.safetensors_bytes, safetensors_file.read_safetensors
-    ),
-    "torchscript": ExportFormat(
-        ".pt", torchscript_file.torchscript_bytes, torchscript_file.read_torchscript
-    ),
+    "onnx": ExportFormat(".onnx", onnx_bytes, read_onnx),
+    "safetensors": ExportFormat(".safetensors", safetensors_bytes, read_safetensors),
+    "torchscript": ExportFormat(".pt", torchscript_bytes, read_torchscript),
 }
 
 

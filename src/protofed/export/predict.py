@@ -1,31 +1,24 @@
-"""New images in, an answer or a fault for each out; decoded as the training images were."""
+"""New images in, an answer or a fault for each out, and on request the place that speaks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from protofed.runtime.atomic_io import atomic_write
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
-from protofed.core.model import model_from_net
-from protofed.data.image_decoding import DecodedImage
-from protofed.data.image_decoding import display_path
-from protofed.data.folder_images import folder_label
-from protofed.data.folder_layout import StrayFile
-from protofed.data.folder_layout import walk_files
-from protofed.data.image_decoding import decode_in_parallel
-from protofed.figures.gradcam import explanation_figure
-from protofed.figures.gradcam import grad_cam
-from protofed.export.inference_module import InferenceModule
-from protofed.export.inference_module import TrainedProduct
-from torch import Tensor
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
+from torch import Tensor
+
+from protofed.core.model import model_from_net
+from protofed.data.folder_images import folder_label
+from protofed.data.folder_layout import StrayFile, walk_files
+from protofed.data.image_decoding import DecodedImage, decode_in_parallel, display_path
+from protofed.errors import ProtofedError, printable_text
+from protofed.export.inference_module import InferenceModule, TrainedProduct
+from protofed.figures.gradcam import explanation_figure, grad_cam
+from protofed.runtime.atomic_io import atomic_write
 
 BATCH = 64
 
@@ -69,9 +62,7 @@ def find_images(paths: Sequence[Path]) -> list[StrayFile]:
     for path in paths:
         files += walk_files(path) if path.is_dir() else [StrayFile(str(path))]
     if not files:
-        raise ProtofedError(
-            f"no files in {', '.join(display_path(path) for path in paths)}"
-        )
+        raise ProtofedError(f"no files in {', '.join(display_path(path) for path in paths)}")
     return files
 
 

@@ -9,13 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protofed.errors import ProtofedError
 from protofed.core.model import ImageShape, Net
 from protofed.core.rng import stream_seed
 from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, Site
-from protofed.data.benchmark_info import Benchmark
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Colour
 from protofed.data.benchmarks import benchmark_info
-from protofed.data.benchmark_info import BenchmarkInfo, Colour
 from protofed.data.partition import (
     ClientPart,
     ClientPartRecord,
@@ -25,10 +23,11 @@ from protofed.data.partition import (
     unused_rows,
 )
 from protofed.data.transforms import ImageTransform
+from protofed.errors import ProtofedError
 from protofed.federation.environment import data_fingerprints
 from protofed.federation.notices import data_notes, left_out_note, method_warnings
-from protofed.spec.experiment_spec import Experiment
 from protofed.nets import build_net
+from protofed.spec.experiment_spec import Experiment
 
 NOTHING = ArrayDataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
 

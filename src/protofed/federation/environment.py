@@ -7,8 +7,8 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from protofed.errors import ProtofedError
 from protofed.data.benchmark_info import Benchmark
+from protofed.errors import ProtofedError
 from protofed.experiment.run_records import WORLD, World, read_record_file
 
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from protofed.core.method import C, Method, S
-from protofed.core.site import SERVER
 from protofed.core.metrics import MAIN, Tallies
+from protofed.core.site import SERVER
 from protofed.engines.engine import Engine
 from protofed.federation.build import Federation
 

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import torch
 
-from protofed.errors import ProtofedError
 from protofed.core.site import ArrayDataset, ClientId, Site, holdout_size
 from protofed.data.benchmark_info import Benchmark, Domain
 from protofed.data.folder_images import FolderInfo
 from protofed.data.partition import ClientPart, ClientPartRecord
-from protofed.federation.environment import describe_environment
+from protofed.errors import ProtofedError
 from protofed.federation.build import (
     NOTHING,
     DeclaredData,
@@ -26,6 +25,7 @@ from protofed.federation.build import (
     scoring_split,
     server_site,
 )
+from protofed.federation.environment import describe_environment
 from protofed.federation.notices import left_out_note, method_warnings
 from protofed.spec.experiment_spec import Experiment
 

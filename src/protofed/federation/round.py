@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from protofed.core import tree
-from protofed.core.reply_validation import ReplyTemplate, rejection_reason
-from protofed.errors import DivergedError, ProtofedError, printable_text
-from protofed.runtime.resources import explain_oom
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
+from protofed.core.reply_validation import ReplyTemplate, rejection_reason
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.engine import Engine
+from protofed.errors import DivergedError, ProtofedError, printable_text
+from protofed.runtime.resources import explain_oom
 
 Mail = Mapping[ClientId, Message]
 MOST_ID = 60  # letters of a client's id that anybody is shown

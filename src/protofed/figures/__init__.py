@@ -1,4 +1,4 @@
-"""Figures from run folders, one module a kind."""
+"""Figures from run folders."""
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ KINDS = {
     "prototypes": "the clients' prototypes in a plane, and ways to sum them up",
     "gradcam": "where in an image a model looks",
 }
+_MODULES = {
+    "curves": "score_charts",
+    "domains": "score_charts",
+    "ablation": "score_charts",
+    "sensitivity": "sensitivity",
+    "heatmap": "sensitivity",
+    "partition": "client_holdings",
+    "tsne": "feature_maps",
+    "sphere": "feature_maps",
+    "margins": "class_margins",
+    "prototypes": "prototype_map",
+    "gradcam": "gradcam",
+}
 
 
 def draw_figure(kind: str, runs: Sequence[Path], options: FigureOptions) -> Figure:
@@ -33,7 +46,7 @@ def draw_figure(kind: str, runs: Sequence[Path], options: FigureOptions) -> Figu
     require_known_name("kind of figure", kind, KINDS)
     if not runs:
         raise ProtofedError(f"{kind}: no runs given\nname one or more run folders")
-    module = import_module(f"{__name__}.{kind}")
+    module = import_module(f"{__name__}.{_MODULES[kind]}")
     with figure_settings():
         figure: Figure = getattr(module, f"draw_{kind}")(runs, options)
     return figure

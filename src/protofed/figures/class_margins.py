@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from protofed.core.prototypes import Prototypes
-from protofed.figures.style import FigureOptions, add_footnotes, new_figure, series_style
 from protofed.figures.load_models import client_prototypes, open_runs, run_names, single_round
+from protofed.figures.style import FigureOptions, add_footnotes, new_figure, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

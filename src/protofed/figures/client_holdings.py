@@ -9,14 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from protofed.errors import ProtofedError, require_known_name
 from protofed.data.benchmarks import benchmark_info
 from protofed.data.partition import ClientPartRecord
+from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment import run_records
-from protofed.spec.spec_parser import load_spec
-from protofed.spec.experiment_spec import Experiment
+from protofed.experiment.run_records import load_spec
 from protofed.figures.run_series import format_value
 from protofed.figures.style import BLACK, COUNTS, FigureOptions, new_figure, set_title, write_cells
+from protofed.spec.experiment_spec import Experiment
 
 MOST_NUMBERS = 400  # cells that still have room for a number
 MOST_NAMES = 40  # clients or classes that are named one by one

@@ -1,36 +1,34 @@
-"""Clouds of points: one for each class or domain, told apart by colour, shade and shape."""
+"""Features of test images in a plane by t-SNE, or beside the unit sphere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.core.rng import stream_seed
-from protofed.figures.style import FigureOptions
-from protofed.figures.style import GREY
-from protofed.figures.style import MARKERS
-from protofed.figures.style import PALETTE
-from protofed.figures.style import add_footnotes
-from protofed.figures.style import new_figure
-from protofed.figures.load_models import image_features
-from protofed.figures.load_models import image_groups
-from protofed.figures.load_models import model_owner
-from protofed.figures.load_models import open_runs
-from protofed.figures.load_models import run_names
-from protofed.figures.load_models import sample_images
-from protofed.figures.load_models import single_round
-from protofed.figures.load_models import test_images
-from torch import Tensor
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
+from protofed.core.rng import stream_seed
+from protofed.errors import ProtofedError
+from protofed.figures.load_models import (
+    image_features,
+    image_groups,
+    model_owner,
+    open_runs,
+    run_names,
+    sample_images,
+    single_round,
+    test_images,
+)
+from protofed.figures.style import GREY, MARKERS, PALETTE, FigureOptions, add_footnotes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from mpl_toolkits.mplot3d import Axes3D
+    from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
+
     from protofed.experiment.trained_run import TrainedRun
 
 DARKER = 0.5  # how much light each further use of the palette keeps
@@ -107,7 +105,9 @@ def tsne_map(points: Tensor, seed: int) -> Tensor:
         return torch.from_numpy(layout.fit_transform(points.double().numpy()))
 
 
-MOST_TSNE_IMAGES = 1000  # images: t-SNE takes seconds for so many, and minutes for ten times as many
+MOST_TSNE_IMAGES = (
+    1000  # images: t-SNE takes seconds for so many, and minutes for ten times as many
+)
 TSNE_PANEL = 2.3  # inches
 
 
@@ -116,7 +116,9 @@ def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
     options.only("tsne", "rounds", "domain", "by", "seed")
     columns = [open_runs(runs, finished) for finished in options.rounds or (None,)]
     first = columns[0][0]
-    chosen = sample_images(test_images("tsne", first, options.domain), MOST_TSNE_IMAGES, options.seed, "t-SNE")
+    chosen = sample_images(
+        test_images("tsne", first, options.domain), MOST_TSNE_IMAGES, options.seed, "t-SNE"
+    )
     numbers, called = image_groups(first, chosen, options.by)
     figure = new_figure(TSNE_PANEL * len(columns) + 1.0, TSNE_PANEL * len(runs) + 0.3)
     panels = figure.subplots(len(runs), len(columns), squeeze=False, sharex="row", sharey="row")
@@ -124,7 +126,9 @@ def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
     for column, opened in enumerate(columns):
         for row, run in enumerate(opened):
             axes = panels[row, column]
-            _scatter_plane(axes, tsne_map(image_features(run, chosen), options.seed), numbers, called)
+            _scatter_plane(
+                axes, tsne_map(image_features(run, chosen), options.seed), numbers, called
+            )
             axes.set_title(_tsne_title(run))
             if column == 0:
                 axes.set_ylabel(labels[row])

@@ -1,40 +1,44 @@
-"""Grad-CAM: where in an image a net saw what speaks for a class (Selvaraju et al., ICCV 2017)."""
+"""Where models look: Grad-CAM heat maps (Selvaraju et al., ICCV 2017) on test images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.core.model import Model
-from protofed.core.model import Net
-from protofed.core.model import NetOutput
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from protofed.core.model import Model, Net, NetOutput
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
 from protofed.core.training import torch_threads
-from protofed.figures.style import COLOURS
-from protofed.figures.style import FigureOptions
-from protofed.figures.style import PALETTE
-from protofed.figures.style import figure_png
-from protofed.figures.style import figure_settings
-from protofed.figures.style import new_figure
-from protofed.figures.load_models import Chosen
-from protofed.figures.load_models import model_owner
-from protofed.figures.load_models import open_runs
-from protofed.figures.load_models import run_names
-from protofed.figures.load_models import single_round
-from protofed.figures.load_models import test_images
-from torch import Tensor
-from torch import nn
-from torch.func import functional_call
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-import torch
-import torch.nn.functional as F
+from protofed.errors import ProtofedError
+from protofed.figures.load_models import (
+    Chosen,
+    model_owner,
+    open_runs,
+    run_names,
+    single_round,
+    test_images,
+)
+from protofed.figures.style import (
+    COLOURS,
+    PALETTE,
+    FigureOptions,
+    figure_png,
+    figure_settings,
+    new_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
     from protofed.experiment.trained_run import TrainedRun
+
 
 def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
     """The heat [B, side, side] from 0 to 1 of a class [B] each in images [B, channels, side, side].

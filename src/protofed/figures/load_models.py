@@ -9,11 +9,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from protofed.errors import ProtofedError, require_known_name
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset, ClientId
 from protofed.core.training import torch_threads
+from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment.trained_run import TrainedRun, open_trained_run
 from protofed.figures.style import FigureOptions
 from protofed.ops import prototype_collection

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from protofed.errors import ProtofedError
 from protofed.core.prototypes import Prototypes
+from protofed.errors import ProtofedError
 from protofed.figures.feature_maps import ProjectionAxes as Plane
 from protofed.figures.feature_maps import principal_axes
+from protofed.figures.load_models import client_prototypes, open_runs, run_names, single_round
 from protofed.figures.style import (
     BLACK,
     FAINT,
@@ -21,7 +22,6 @@ from protofed.figures.style import (
     new_figure,
     series_style,
 )
-from protofed.figures.load_models import client_prototypes, open_runs, run_names, single_round
 from protofed.ops.finch import finch_clusters
 
 if TYPE_CHECKING:

@@ -1,26 +1,22 @@
-"""The fields of specs by their path, and in which of them some runs differ."""
+"""Runs read for one figure: their fields, whether they may stand side by side, their groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
-from protofed.core.method import AnyMethod
-from protofed.federation.evaluation import DomainScores
-from protofed.spec.experiment_spec import Experiment
-from protofed.figures.style import FigureOptions
-from protofed.methods.fedavg import FedAvg
-from protofed.analysis.finished_runs import APART
-from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.finished_runs import check_comparable
-from protofed.analysis.finished_runs import read_record
-from protofed.analysis.statistics import SeedSpread
-from typing import Any
-from typing import NamedTuple
 import json
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protofed.analysis.finished_runs import APART, RunRecord, check_comparable, read_record
+from protofed.analysis.statistics import SeedSpread
+from protofed.core.method import AnyMethod
+from protofed.errors import ProtofedError, require_known_name
+from protofed.federation.evaluation import DomainScores
+from protofed.figures.style import FigureOptions
+from protofed.methods.fedavg import FedAvg
+from protofed.spec.experiment_spec import Experiment
+
 
 def spec_fields(experiment: Experiment) -> dict[str, Any]:
     """Every field of a spec by its path, as ``training.lr``; methods within methods are opened."""

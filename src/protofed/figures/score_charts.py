@@ -1,43 +1,49 @@
-"""Accuracy over rounds: a line a method, a band of one standard deviation over its seeds."""
+"""Accuracy as curves over rounds, by domain, and by the variants of an ablation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
-from pathlib import Path
-from protofed.errors import ProtofedError
+
+from protofed.analysis.comparison_table import format_spread
+from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.grid import FULL
+from protofed.analysis.statistics import SeedSpread
 from protofed.core.method import AnyMethod
-from protofed.spec.experiment_spec import describe_method
-from protofed.spec.spec_parser import parse_method
+from protofed.errors import ProtofedError
 from protofed.experiment.result import read_evaluations
 from protofed.experiment.run_folder import RunDir
-from protofed.figures.run_series import RunSeries
-from protofed.figures.run_series import accuracy_spread
-from protofed.figures.run_series import axis_label
-from protofed.figures.run_series import baseline_first
-from protofed.figures.run_series import compared_series
-from protofed.figures.run_series import error_bars
-from protofed.figures.run_series import figure_heading
-from protofed.figures.run_series import record_accuracy
-from protofed.figures.run_series import record_scores
-from protofed.figures.style import BLACK
-from protofed.figures.style import FigureOptions
-from protofed.figures.style import GREY
-from protofed.figures.style import add_footnotes
-from protofed.figures.style import legend_beside
-from protofed.figures.style import new_figure
-from protofed.figures.style import series_style
-from protofed.figures.style import set_title
-from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.comparison_table import format_spread
-from protofed.analysis.statistics import SeedSpread
-from protofed.analysis.grid import FULL
-from typing import cast
-import json
-import numpy as np
+from protofed.figures.run_series import (
+    RunSeries,
+    accuracy_spread,
+    axis_label,
+    baseline_first,
+    compared_series,
+    error_bars,
+    figure_heading,
+    record_accuracy,
+    record_scores,
+)
+from protofed.figures.style import (
+    BLACK,
+    GREY,
+    FigureOptions,
+    add_footnotes,
+    legend_beside,
+    new_figure,
+    series_style,
+    set_title,
+)
+from protofed.spec.experiment_spec import describe_method
+from protofed.spec.spec_parser import parse_method
 
 MARKS = 10  # on a line, at most
 

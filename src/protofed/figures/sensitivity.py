@@ -1,50 +1,58 @@
-"""How much one hyperparameter matters: a line a method; methods that stand still are dashed."""
+"""How much hyperparameters matter: a line over one of them, a heat map over two."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.figures.run_series import format_value
-from protofed.figures.run_series import short_field_name
-from protofed.figures.run_series import spec_fields
-from protofed.figures.run_series import RunSeries
-from protofed.figures.run_series import accuracy_spread
-from protofed.figures.run_series import axis_label
-from protofed.figures.run_series import baseline_first
-from protofed.figures.run_series import error_bars
-from protofed.figures.run_series import figure_heading
-from protofed.figures.run_series import group_by_method
-from protofed.figures.run_series import group_by_setting
-from protofed.figures.run_series import missing_seed_notes
-from protofed.figures.run_series import read_run_records
-from protofed.figures.style import BLACK
-from protofed.figures.style import COLOURS
-from protofed.figures.style import FAINT
-from protofed.figures.style import FigureOptions
-from protofed.figures.style import LINES
-from protofed.figures.style import add_footnotes
-from protofed.figures.style import legend_beside
-from protofed.figures.style import new_figure
-from protofed.figures.style import series_style
-from protofed.figures.style import set_title
-from protofed.figures.style import write_cells
-from protofed.figures.run_series import REDEAL
-from protofed.figures.run_series import all_numeric
-from protofed.figures.run_series import check_sweep_records
-from protofed.figures.run_series import field_value
-from protofed.figures.run_series import group_by_value
-from protofed.figures.run_series import require_varied_fields
-from protofed.figures.run_series import sorted_values
+
 from protofed.analysis.finished_runs import RunRecord
-import math
-import numpy as np
+from protofed.errors import ProtofedError
+from protofed.figures.run_series import (
+    REDEAL,
+    RunSeries,
+    accuracy_spread,
+    all_numeric,
+    axis_label,
+    baseline_first,
+    check_sweep_records,
+    error_bars,
+    field_value,
+    figure_heading,
+    format_value,
+    group_by_method,
+    group_by_setting,
+    group_by_value,
+    missing_seed_notes,
+    read_run_records,
+    require_varied_fields,
+    short_field_name,
+    sorted_values,
+    spec_fields,
+)
+from protofed.figures.style import (
+    BLACK,
+    COLOURS,
+    FAINT,
+    LINES,
+    FigureOptions,
+    add_footnotes,
+    legend_beside,
+    new_figure,
+    series_style,
+    set_title,
+    write_cells,
+)
 
 DECADES = 1.3  # powers of ten between smallest and largest from which on the axis is logarithmic
 MOST_TICKS = 12
-SENSITIVITY_HINT = "give runs of one sweep, as method.mu at 0.01, 0.1 and 1; for two fields see heatmap"
+SENSITIVITY_HINT = (
+    "give runs of one sweep, as method.mu at 0.01, 0.1 and 1; for two fields see heatmap"
+)
 
 
 def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
@@ -141,7 +149,9 @@ def _decades(positive: Sequence[float]) -> float:
     return math.log10(max(positive) / min(positive)) if positive else 0.0
 
 
-HEATMAP_HINT = "give runs of one grid, as method.tau x method.lam; for a single field see sensitivity"
+HEATMAP_HINT = (
+    "give runs of one grid, as method.tau x method.lam; for a single field see sensitivity"
+)
 
 
 def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from protofed.runtime.atomic_io import atomic_write
 from protofed.errors import ProtofedError
+from protofed.runtime.atomic_io import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -36,7 +36,7 @@ class FedDCServer(DriftServer):
 class FedDCClient:
     """Client state: its drift h_n and its last mean gradient g_n."""
 
-    control_variates: Weights
+    drift: Weights
     variate: Weights
 
 
@@ -63,11 +63,14 @@ class FedDC(Method[FedDCServer, FedDCClient]):
 
     def init_server(self, site: Site) -> FedDCServer:
         model = site.initial_model()
-        return FedDCServer(model, control_variates.zero_weights(model), control_variates.zero_weights(model))
+        return FedDCServer(
+            model, control_variates.zero_weights(model), control_variates.zero_weights(model)
+        )
 
     def init_client(self, site: Site) -> FedDCClient:
         return FedDCClient(
-            control_variates.zero_weights(site.initial_model()), control_variates.zero_weights(site.initial_model())
+            control_variates.zero_weights(site.initial_model()),
+            control_variates.zero_weights(site.initial_model()),
         )
 
     def send(
@@ -94,10 +97,12 @@ class FedDC(Method[FedDCServer, FedDCClient]):
         new = control_variates.updated_variate(
             own, shared_variate(site, inbox), start, end, site.training, steps
         )
-        moved = control_variates.add_weights(state.drift, control_variates.add_weights(end.weights, start.weights, -1))
-        return replace(reply, extras={VARIATE: control_variates.add_weights(new, own, -1)}), FedDCClient(
-            moved, new
+        moved = control_variates.add_weights(
+            state.drift, control_variates.add_weights(end.weights, start.weights, -1)
         )
+        return replace(
+            reply, extras={VARIATE: control_variates.add_weights(new, own, -1)}
+        ), FedDCClient(moved, new)
 
     def merge(
         self,
@@ -112,7 +117,9 @@ class FedDC(Method[FedDCServer, FedDCClient]):
         )
         return FedDCServer(
             model,
-            control_variates.mean_drift(site, server.drift, server.client_start(), model, len(replies)),
+            control_variates.mean_drift(
+                site, server.drift, server.client_start(), model, len(replies)
+            ),
             control_variates.add_weights(server.variate, change),
         )
 

@@ -82,4 +82,6 @@ class FedDyn(Method[DriftServer, Weights]):
         step: RoundContext,
     ) -> DriftServer:
         model, start = control_variates.unweighted_mean(replies), self.start(server)
-        return DriftServer(model, control_variates.mean_drift(site, server.drift, start, model, len(replies)))
+        return DriftServer(
+            model, control_variates.mean_drift(site, server.drift, start, model, len(replies))
+        )

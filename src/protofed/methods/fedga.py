@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from protofed.core import tree
-from protofed.core.message import Message
-from protofed.core.method import Method
-from protofed.core.method import MethodInfo
-from protofed.core.method import Payload
-from protofed.core.method import ServerState
-from protofed.core.model import Model
-from protofed.core.site import ArrayDataset
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.site import Site
-from protofed.core.site import holdout_size
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from typing import ClassVar
-from typing import Literal
-import torch
-import torch.nn.functional as F
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import Method, MethodInfo, Payload, ServerState
+from protofed.core.model import Model
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, holdout_size
+
 
 def split_site(site: Site, share: float) -> tuple[Site, ArrayDataset]:
     """The site without a share of its training images, and those; the same ones every time.

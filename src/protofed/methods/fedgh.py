@@ -15,13 +15,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.core.training import SGD
+from protofed.core.training import SGD, fit_model
 from protofed.ops.prototype_collection import local_prototypes, stack_client_prototypes
 
 

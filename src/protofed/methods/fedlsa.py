@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from protofed.core import tree
-from protofed.core.message import Message
-from protofed.core.method import Ablations
-from protofed.core.method import Method
-from protofed.core.method import MethodInfo
-from protofed.core.method import Payload
-from protofed.core.method import ServerState
-from protofed.core.method import average_models
-from protofed.core.model import ImageShape
-from protofed.core.model import Model
-from protofed.core.model import Net
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.site import Site
-from protofed.core.site import TrainingBatch
-from protofed.ops.prototype_generator import generate_vectors
-from protofed.ops.prototype_generator import init_generator
-from protofed.ops.prototype_generator import train_generator
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch import nn
-from typing import ClassVar
-from typing import Literal
 import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
+from protofed.core.model import ImageShape, Model, Net
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.ops.prototype_generator import generate_vectors, init_generator, train_generator
+
 
 class UnitNorm(nn.Module):
     """Features [B, D] at length 1."""

@@ -16,15 +16,19 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo, Payload
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.core.training import Training
-from protofed.ops.model_exchange import ExchangeServer, PhaseEpochs, phase_site, phase_total
+from protofed.core.training import Training, fit_model
 from protofed.ops.losses import mutual_loss
-from protofed.ops.model_exchange import random_derangement
+from protofed.ops.model_exchange import (
+    ExchangeServer,
+    PhaseEpochs,
+    phase_site,
+    phase_total,
+    random_derangement,
+)
 
 OTHER = "other"  # the extra in which a partner's model comes back
 

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from protofed.core import tree
-from protofed.core.training import fit_model
-from protofed.core.message import Message
-from protofed.core.method import Ablations
-from protofed.core.method import Method
-from protofed.core.method import MethodInfo
-from protofed.core.method import Need
-from protofed.core.method import Payload
-from protofed.core.method import average_models
-from protofed.core.model import ImageShape
-from protofed.core.model import Model
-from protofed.core.model import Net
-from protofed.core.model import NetOutput
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.site import Site
-from protofed.core.site import TrainingBatch
-from protofed.core.training import Training
-from protofed.ops.losses import Reduction
-from protofed.ops.losses import balanced_prototype_mse
-from protofed.ops.losses import logit_kl
-from protofed.ops.losses import prototype_mse
-from protofed.ops.prototype_collection import PrototypeServer
-from protofed.ops.prototype_collection import local_prototypes
-from protofed.ops.prototype_collection import stack_client_prototypes
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch import nn
-from typing import ClassVar
-from typing import Literal
-from typing import NamedTuple
-from typing import cast
+from typing import ClassVar, Literal, NamedTuple, cast
+
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload, average_models
+from protofed.core.model import ImageShape, Model, Net, NetOutput
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.core.training import Training, fit_model
+from protofed.ops.losses import Reduction, balanced_prototype_mse, logit_kl, prototype_mse
+from protofed.ops.prototype_collection import (
+    PrototypeServer,
+    local_prototypes,
+    stack_client_prototypes,
+)
 
 Posterior = Literal["gaussian", "unit", "moment"]
 Phase = Literal["basic", "split", "joint"]
@@ -79,7 +63,7 @@ class DisentangledNet(Net):
         draw: torch.Generator | None = None,
         back: float = 1.0,
     ) -> NetOutput:
-        """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all parts.
+        """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all
 
         `back` is the part of the decoder's gradient that reaches the encoders.
         """
@@ -225,8 +209,8 @@ class FedSeProto(Method[PrototypeServer, Model]):
     beta: float = Field(default=0.01, ge=0, description="beta: weight of L_MI")
     lam: float = Field(default=1.0, ge=0, description="lambda: weight of L_Proto")
     param_avg: bool = Field(default=True, description="false: only prototypes travel, any nets")
-    schedule: parts.Schedule = Field(default="sequential", description="of the two phases")
-    posterior: parts.Posterior = Field(default="gaussian", description="p(z|x) in Eq. 10")
+    schedule: Schedule = Field(default="sequential", description="of the two phases")
+    posterior: Posterior = Field(default="gaussian", description="p(z|x) in Eq. 10")
     kd_form: Literal["corrected", "printed"] = Field(default="corrected", description="Eq. 11")
     mi_reduction: Reduction = Field(default="mean", description="of Eq. 10: dimensions, pixels")
     proto_dims: Reduction = Field(default="mean", description="of Eq. 13 over dimensions")
@@ -249,7 +233,7 @@ class FedSeProto(Method[PrototypeServer, Model]):
         return Payload(up=both, down=both)
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
-        return parts.DisentangledNet(net, image, self.posterior)
+        return DisentangledNet(net, image, self.posterior)
 
     def init_server(self, site: Site) -> PrototypeServer:
         return PrototypeServer(
@@ -265,10 +249,10 @@ class FedSeProto(Method[PrototypeServer, Model]):
     def train(
         self, site: Site, inbox: Message, state: Model, step: RoundContext
     ) -> tuple[Message, Model]:
-        def loss(model: Model, work: parts.Work) -> Tensor:
+        def loss(model: Model, work: Work) -> Tensor:
             return self.phase_loss(site, inbox, model, *work)
 
-        batches = parts.phase_batches(self.schedule, site, step)
+        batches = phase_batches(self.schedule, site, step)
         model, _, mean = fit_model(inbox.model | state, batches, loss, site.training)
         protos = local_prototypes(site, model)
         reply = Message(protos=protos, size=len(site.train), metrics={"loss": mean})
@@ -277,7 +261,7 @@ class FedSeProto(Method[PrototypeServer, Model]):
         return replace(reply, model=model.without(*PRIVATE)), model.only(*PRIVATE)
 
     def phase_loss(
-        self, site: Site, inbox: Message, model: Model, phase: parts.Phase, batch: TrainingBatch
+        self, site: Site, inbox: Message, model: Model, phase: Phase, batch: TrainingBatch
     ) -> Tensor:
         """Basic: cross entropy. Split: Eq. 15, head frozen. Joint: Eq. 15; + basic if alpha > 0."""
         x, y, protos = batch.x, batch.y, inbox.protos
@@ -287,12 +271,12 @@ class FedSeProto(Method[PrototypeServer, Model]):
             model = model | tree.clone(model.only("head"))
         draw = site.rng("posterior", batch.context.round, batch.context.exchange, batch.number)
         out = site.forward_train(model, x, "split", draw, self.beta)
-        loss, split = F.cross_entropy(out.logits, y), cast(parts.SplitOutput, out.more)
+        loss, split = F.cross_entropy(out.logits, y), cast(SplitOutput, out.more)
         if self.alpha:
             loss = loss + (F.cross_entropy(split.basic, y) if phase == "joint" else 0)
-            loss = loss + self.alpha * parts.distillation_loss(split, self.kd_form == "printed")
+            loss = loss + self.alpha * distillation_loss(split, self.kd_form == "printed")
         if self.beta:
-            loss = loss + parts.mutual_information_loss(split, x, self.mi_reduction, self.beta)
+            loss = loss + mutual_information_loss(split, x, self.mi_reduction, self.beta)
         if self.lam and protos is not None:
             near = balanced_prototype_mse if self.balanced else prototype_mse
             loss = loss + self.lam * near(out.z, y, protos, site.classes, self.proto_dims)

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from protofed.core.message import Message
-from protofed.core.method import Method
-from protofed.core.method import MethodInfo
-from protofed.core.method import ServerState
-from protofed.core.model import ImageShape
-from protofed.core.model import Model
-from protofed.core.model import Net
-from protofed.core.model import NetOutput
-from protofed.core.site import RoundContext
-from protofed.core.site import Site
-from protofed.core.site import TrainingBatch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch import nn
-from typing import ClassVar
-from typing import NamedTuple
-from typing import cast
+from typing import ClassVar, NamedTuple, cast
+
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from protofed.core.message import Message
+from protofed.core.method import Method, MethodInfo, ServerState
+from protofed.core.model import ImageShape, Model, Net, NetOutput
+from protofed.core.site import RoundContext, Site, TrainingBatch
 
 LEAST_DEVIATION = 1e-6  # keeps logarithms and quotients finite
 

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
 from protofed.core.message import Message
-from protofed.core.method import Ablations
-from protofed.core.method import Method
-from protofed.core.method import MethodInfo
-from protofed.core.method import Need
-from protofed.core.method import Payload
-from protofed.core.model import ImageShape
-from protofed.core.model import Model
-from protofed.core.model import Net
-from protofed.core.prototypes import Prototypes
-from protofed.core.prototypes import class_means
-from protofed.core.prototypes import prototype_template
-from protofed.core.prototypes import stack_prototypes
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.site import Site
-from protofed.core.site import TrainingBatch
+from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload
+from protofed.core.model import ImageShape, Model, Net
+from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
+from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training
 from protofed.ops import model_exchange
 from protofed.ops.losses import prototype_contrastive
 from protofed.ops.prototype_collection import site_features
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch import nn
-from typing import Any
-from typing import ClassVar
-from typing import Literal
-from typing import cast
-import torch
-import torch.nn.functional as F
 
 MOST_STEPS = 100
 SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `resampled`, as in FedCSPC's code
@@ -202,8 +186,8 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     tau: float = Field(default=0.5, gt=0, description="tau: temperature of the contrast")
     eps: float = Field(default=0.1, ge=0, description="epsilon: noise on prototypes in L_Aug")
     n_aug: int = Field(default=5, ge=1, description="noisy copies of a prototype in L_Aug")
-    pfa_scope: guide.Scope = Field(default="own", description="copies of the own class, or of all")
-    proto_mode: guide.Mode = Field(default="weighted", description="weighted: class means, Eq. 2")
+    pfa_scope: Scope = Field(default="own", description="copies of the own class, or of all")
+    proto_mode: Mode = Field(default="weighted", description="weighted: class means, Eq. 2")
     clusters: int = Field(default=3, ge=1, description="of each class, in uniform and multi")
     phase_epochs: model_exchange.PhaseEpochs = "half"
 
@@ -221,7 +205,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     @property
     def payload(self) -> Payload:
         up, down, maybe = self.base.payload
-        return Payload((*up, guide.GUIDE), (*down, guide.GUIDE), maybe)
+        return Payload((*up, GUIDE), (*down, GUIDE), maybe)
 
     def warning(self, net: Net) -> str:
         return self.base.warning(net)
@@ -247,7 +231,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> dict[ClientId, Message]:
         if step.exchange == 0:
             return self.base.send(site, model_exchange.unwrap_state(server), to, step)
-        return model_exchange.exchange_models(site, server.pending_replies, to, step, (guide.GUIDE,))
+        return model_exchange.exchange_models(site, server.pending_replies, to, step, (GUIDE,))
 
     def train(
         self, site: Site, inbox: Message, state: Any, step: RoundContext
@@ -257,29 +241,27 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
             return super().train(now, inbox, state, step)
         reply, state = self.base.train(now, inbox, state, step)
         model_exchange.check_complete_model(site, reply.model)
-        protos = guide.pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, step)
-        return replace(reply, extras={**reply.extras, guide.GUIDE: protos}), state
+        protos = pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, step)
+        return replace(reply, extras={**reply.extras, GUIDE: protos}), state
 
     def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
-        table = guide.pgct_prototype_template(self.proto_mode, self.clusters, site)
-        return model_exchange.exchange_reply_schema(self.base, site, inbox, step, {guide.GUIDE: table})
+        table = pgct_prototype_template(self.proto_mode, self.clusters, site)
+        return model_exchange.exchange_reply_schema(self.base, site, inbox, step, {GUIDE: table})
 
     def loss(
         self, site: Site, inbox: Message, state: Any, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, protos = (
             site.forward_train(model, batch.x),
-            cast(Prototypes, inbox.extras[guide.GUIDE]),
+            cast(Prototypes, inbox.extras[GUIDE]),
         )
         total = nn.functional.cross_entropy(out.logits, batch.y)
         if self.alpha:
             total = total + self.alpha * prototype_contrastive(out.z, batch.y, protos, self.tau)
         if self.lam:
-            near = guide.repeat_class_rows(
-                batch.y, protos, site.classes, self.pfa_scope, self.n_aug
-            )
-            near = guide.add_noise(near, self.eps, site, batch)
-            total = total + self.lam * guide.augmented_loss(model, out.z, batch.y, near, protos)
+            near = repeat_class_rows(batch.y, protos, site.classes, self.pfa_scope, self.n_aug)
+            near = add_noise(near, self.eps, site, batch)
+            total = total + self.lam * augmented_loss(model, out.z, batch.y, near, protos)
         return total
 
     def merge(
@@ -295,7 +277,9 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
             model_exchange.unwrap_state(server),
             model_exchange.with_retrained_models(server.pending_replies, replies),
         )
-        return model_exchange.wrap_state(self.base.merge(site, state, told, step._replace(exchange=0)))
+        return model_exchange.wrap_state(
+            self.base.merge(site, state, told, step._replace(exchange=0))
+        )
 
     def predict(self, site: Site, inbox: Message, state: Any, x: Tensor) -> Tensor:
         return self.base.predict(site, inbox, state, x)

@@ -76,7 +76,9 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
         loss = partial(self.loss, site, inbox, state)
         reply, steps = control_variates.local_fit(site, inbox.model, loss, step)
         shared = cast(Weights, inbox.extras[VARIATE])
-        new = control_variates.updated_variate(state, shared, inbox.model, reply.model, site.training, steps)
+        new = control_variates.updated_variate(
+            state, shared, inbox.model, reply.model, site.training, steps
+        )
         return replace(reply, extras={VARIATE: control_variates.add_weights(new, state, -1)}), new
 
     def merge(

@@ -8,11 +8,10 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from protofed.errors import ProtofedError, require_known_name
 from protofed.core.model import ImageShape, Net
 from protofed.core.rng import stream_seed
-from protofed.nets.cnn import lsa_cnn, seproto_cnn, seproto_cnn2
-from protofed.nets.cnn import moon_cnn, moon_mlp, moon_resnet18
+from protofed.errors import ProtofedError, require_known_name
+from protofed.nets.cnn import lsa_cnn, moon_cnn, moon_mlp, moon_resnet18, seproto_cnn, seproto_cnn2
 from protofed.nets.resnet import residual_net
 from protofed.nets.winograd import LEAST_CHANNELS, use_winograd
 

@@ -1,4 +1,4 @@
-"""The small convolutional nets of FedLSA and FedSeProto.
+"""The small convolutional nets of FedLSA, FedSeProto, MOON and PGCT.
 
 Every block pools before its ReLU: both keep order, so they commute bit for bit, in outputs and
 in gradients, and the ReLU then works on a quarter of the pixels.
@@ -7,11 +7,11 @@ in gradients, and the ReLU then works on a quarter of the pixels.
 from __future__ import annotations
 
 from collections import OrderedDict
-from protofed.core.model import ImageShape
-from protofed.core.model import Net
-from protofed.nets.resnet import ResNet
-from protofed.nets.resnet import WIDTH
+
 from torch import nn
+
+from protofed.core.model import ImageShape, Net
+from protofed.nets import resnet
 
 WIDTH = 512  # of every encoder's output here
 ANCHOR_WIDTH = 128  # of FedLSA's feature, among which its anchors live
@@ -99,7 +99,7 @@ def moon_cnn(classes: int, image: ImageShape) -> Net:
 
 def moon_resnet18(classes: int, image: ImageShape) -> Net:
     """A ResNet-18 with the stem for small images, for CIFAR-100."""
-    return _with_neck(ResNet(image.channels, (2, 2, 2, 2)), WIDTH, classes)
+    return _with_neck(resnet.ResNet(image.channels, (2, 2, 2, 2)), resnet.WIDTH, classes)
 
 
 def _with_neck(encoder: nn.Module, width: int, classes: int) -> Net:

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.core.training import fit_model
 from protofed.core.message import Message
 from protofed.core.method import ServerState
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.core.training import SGD
+from protofed.core.training import SGD, fit_model
 
 Weights: TypeAlias = dict[str, Tensor]
 VARIATE = "variate"  # an extra: up the change of a client's variate, down the server's

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from protofed.core import tree
-from protofed.core.training import FitResult
-from protofed.core.training import fit_model
-from protofed.core.model import Model
-from protofed.core.prototypes import Prototypes
-from protofed.core.site import ArrayDataset
-from protofed.core.site import RoundContext
-from protofed.core.site import Site
-from torch import Tensor
 from typing import Literal
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
+from protofed.core import tree
+from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
+from protofed.core.site import ArrayDataset, RoundContext, Site
+from protofed.core.training import FitResult, fit_model
 
 Reduction = Literal["mean", "sum"]  # over the dimensions of a feature
 

@@ -1,28 +1,22 @@
-"""Who gets whose parcel."""
+"""Cross-training: a round of two exchanges, in which another client trains each model further."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import field
-from dataclasses import replace
-from protofed.core import tree
-from protofed.errors import ProtofedError
-from protofed.core.message import Extra
-from protofed.core.message import Message
-from protofed.core.method import AnyMethod
-from protofed.core.method import ServerState
-from protofed.core.model import Model
-from protofed.core.site import ClientId
-from protofed.core.site import RoundContext
-from protofed.core.site import Site
-from protofed.core.training import Training
-from pydantic import AfterValidator
-from pydantic import Field
-from pydantic import InstanceOf
-from typing import Annotated
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Annotated, Literal
+
 import torch
+from pydantic import AfterValidator, Field, InstanceOf
+
+from protofed.core import tree
+from protofed.core.message import Extra, Message
+from protofed.core.method import AnyMethod, ServerState
+from protofed.core.model import Model
+from protofed.core.site import ClientId, RoundContext, Site
+from protofed.core.training import Training
+from protofed.errors import ProtofedError
+
 
 def random_derangement(
     clients: Sequence[ClientId], draw: torch.Generator

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from protofed.core import tree
-from protofed.errors import ProtofedError
 from protofed.core.message import Message
 from protofed.core.method import ServerState
 from protofed.core.model import Model, NetOutput
 from protofed.core.prototypes import Prototypes, class_means, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
+from protofed.errors import ProtofedError
 
 Collect = Literal["post", "online"]
 C = TypeVar("C")

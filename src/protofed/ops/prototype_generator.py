@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protofed.core.training import fit_model
-from protofed.core.training import SGD
+from protofed.core.training import SGD, fit_model
 
 B = TypeVar("B")
 

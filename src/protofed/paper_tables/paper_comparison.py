@@ -1,35 +1,33 @@
-"""Our scores beside the printed ones: values, differences, and whether their signs agree."""
+"""Our scores beside the printed ones, as text for the terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from protofed.paper_tables.run_recipe import rough_estimate
-from protofed.paper_tables.recipe import PrintedPart
-from protofed.paper_tables.recipe import PrintedTable
-from protofed.paper_tables.recipe import printed_table
-from protofed.paper_tables.recipe import Recipe
-from protofed.paper_tables.recipe import SOURCES
-from protofed.paper_tables.recipe import Values
-from protofed.paper_tables.recipe import read_recipe
-from protofed.paper_tables.recipe import recipe_names
-from protofed.paper_tables.run_recipe import RunPlan
-from protofed.paper_tables.run_recipe import Scale
-from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.finished_runs import check_comparable
-from protofed.analysis.comparison_table import format_difference
-from protofed.analysis.comparison_table import format_spread
-from protofed.analysis.statistics import PairedDifference
-from protofed.analysis.statistics import SeedSpread
-from protofed.analysis.comparison_table import ComparisonTable
+from typing import Any, NamedTuple, get_args
+
+from protofed.analysis.comparison_table import (
+    ComparisonTable,
+    compare_records,
+    format_difference,
+    format_spread,
+)
 from protofed.analysis.comparison_table import MethodRow as OurRow
-from protofed.analysis.comparison_table import compare_records
-from typing import Any
-from typing import NamedTuple
-from typing import get_args
-import json
+from protofed.analysis.finished_runs import RunRecord, check_comparable
+from protofed.analysis.statistics import PairedDifference, SeedSpread
+from protofed.paper_tables.recipe import (
+    SOURCES,
+    PrintedPart,
+    PrintedTable,
+    Recipe,
+    Values,
+    printed_table,
+    read_recipe,
+    recipe_names,
+)
+from protofed.paper_tables.run_recipe import RunPlan, Scale, rough_estimate
 
 AVG = "AVG"
 SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign

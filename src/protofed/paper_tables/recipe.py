@@ -1,25 +1,18 @@
-"""The numbers that the papers print, as facts, with what is known to be wrong among them."""
+"""A recipe: one table of a paper as experiments, with its printed numbers and each value's source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from protofed.errors import ProtofedError
-from protofed.errors import require_known_name
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from protofed.errors import ProtofedError, require_known_name
 from protofed.spec.spec_parser import Raw
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import TypeAdapter
-from pydantic import ValidationError
-from pydantic import model_validator
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
-from typing import Self
-import tomllib
+
 
 class PaperValue(BaseModel):
     """A piece of tables.json."""

@@ -1,49 +1,32 @@
-"""A recipe at a scale: as the paper has it, with fewer rounds, or only to see that it runs."""
+"""Running a recipe: at which scale, how long it may take, what is missing, and the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.core.site import ArrayDataset
-from protofed.core.site import RoundContext
-from protofed.core.site import SCAN_BATCH
-from protofed.core.site import Site
-from protofed.core.training import torch_threads
-from protofed.data.benchmarks import BENCHMARKS
-from protofed.data.benchmarks import load_benchmark
-from protofed.data.digits_mini import DOMAINS
-from protofed.federation.build import Federation
-from protofed.federation.build import build_federation
-from protofed.spec.spec_parser import Raw
-from protofed.experiment.run_folder import RunDir
-from protofed.spec.experiment_spec import Experiment
-from protofed.methods import METHODS
-from protofed.paper_tables.paper_comparison import PaperComparison
-from protofed.paper_tables.paper_comparison import compare_with_paper
-from protofed.paper_tables.recipe import printed_table
-from protofed.paper_tables.recipe import Recipe
-from protofed.paper_tables.recipe import RecipePart
-from protofed.paper_tables.recipe import RecipeRow
-from protofed.paper_tables.recipe import nest_values
-from protofed.paper_tables.paper_comparison import RecipeReport
-from protofed.analysis.finished_runs import read_record
-from protofed.analysis.parallel_runs import Watch
-from protofed.analysis.parallel_runs import run_all
-from protofed.analysis.comparison_table import Rule
-from protofed.analysis.grid import GridCell
-from protofed.analysis.grid import GridVariant
-from protofed.analysis.grid import grid_cells
-from typing import Literal
-from typing import NamedTuple
-from typing import cast
 import dataclasses
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple, cast
+
 import torch
+
+from protofed.analysis.comparison_table import Rule
+from protofed.analysis.finished_runs import read_record
+from protofed.analysis.grid import GridCell, GridVariant, grid_cells
+from protofed.analysis.parallel_runs import Watch, run_all
+from protofed.core.site import SCAN_BATCH, ArrayDataset, RoundContext, Site
+from protofed.core.training import torch_threads
+from protofed.data.benchmarks import BENCHMARKS, load_benchmark
+from protofed.data.digits_mini import DOMAINS
+from protofed.errors import ProtofedError
+from protofed.experiment.run_folder import RunDir
+from protofed.federation.build import Federation, build_federation
+from protofed.methods import METHODS
+from protofed.paper_tables.paper_comparison import PaperComparison, RecipeReport, compare_with_paper
+from protofed.paper_tables.recipe import Recipe, RecipePart, RecipeRow, nest_values, printed_table
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import Raw
 
 Scale = Literal["smoke", "quick", "paper"]
 SMOKE_NOTE = (

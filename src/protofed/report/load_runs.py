@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.runtime.atomic_io import file_sha256
+from protofed.analysis.finished_runs import RunRecord, check_comparable, read_record
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
-from protofed.federation.evaluation import DomainScores, Evaluation
-from protofed.spec.spec_parser import load_spec
-from protofed.experiment.run_records import Holdings, World
 from protofed.experiment.result import RunResult, read_evaluations
 from protofed.experiment.run_folder import RunDir
+from protofed.experiment.run_records import Holdings, World, load_spec
+from protofed.federation.evaluation import DomainScores, Evaluation
+from protofed.runtime.atomic_io import file_sha256
 from protofed.spec.experiment_spec import Experiment
-from protofed.analysis.finished_runs import RunRecord, check_comparable, read_record
 
 FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl", "done")
 

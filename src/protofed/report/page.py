@@ -1,45 +1,48 @@
-"""Runs in, one self-contained HTML page out; the same runs give the same bytes."""
+"""Runs in, one self-contained HTML page out, in a file or on this machine's own address."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
-from importlib import resources
-from jinja2 import Environment
-from jinja2 import StrictUndefined
-from markupsafe import Markup
-from pathlib import Path
-from protofed.errors import ProtofedError
-from protofed.federation.evaluation import DomainScores
-from protofed.report import page_sections
-from protofed.report import page_sections
-from protofed.report.charts import COLOURS
-from protofed.report.charts import ChartLine
-from protofed.report.charts import CurvePoint
-from protofed.report.charts import chart_frame
-from protofed.report.charts import curve_chart
-from protofed.report.charts import legend_swatch
-from protofed.report.confusion import RunConfusion
-from protofed.report.confusion import draw_confusion
-from protofed.report.confusion import frequent_mistakes
-from protofed.report.confusion import matrix_accuracy
-from protofed.report.load_runs import ReportRun
-from protofed.analysis.finished_runs import check_comparable
-from protofed.analysis.comparison_table import table_footnotes
-from protofed.analysis.comparison_table import ComparisonTable
-from protofed.analysis.comparison_table import Rule
-from protofed.analysis.comparison_table import compare_records
-from typing import Any
 import base64
 import errno
 import hashlib
 import socketserver
 import statistics
 import threading
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from protofed.analysis.comparison_table import (
+    ComparisonTable,
+    Rule,
+    compare_records,
+    table_footnotes,
+)
+from protofed.analysis.finished_runs import check_comparable
+from protofed.errors import ProtofedError
+from protofed.federation.evaluation import DomainScores
+from protofed.report import page_sections
+from protofed.report.charts import (
+    COLOURS,
+    ChartLine,
+    CurvePoint,
+    chart_frame,
+    curve_chart,
+    legend_swatch,
+)
+from protofed.report.confusion import (
+    RunConfusion,
+    draw_confusion,
+    frequent_mistakes,
+    matrix_accuracy,
+)
+from protofed.report.load_runs import ReportRun
 
 FOLDER = resources.files("protofed.report")
 Groups = dict[str, list[ReportRun]]  # the seeds of each method, by label
@@ -121,14 +124,20 @@ def _finished(runs: Sequence[ReportRun]) -> list[ReportRun]:
 
 
 def _personal(groups: Mapping[str, Sequence[ReportRun]]) -> list[page_sections.HtmlTable]:
-    made = [page_sections.client_table(label, own, n) for n, (label, own) in enumerate(groups.items())]
+    made = [
+        page_sections.client_table(label, own, n) for n, (label, own) in enumerate(groups.items())
+    ]
     return [table for table in made if table]
 
 
 def _cost(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str, int]) -> dict[str, Any]:
     """Bytes and seconds, of runs that have at least one round."""
     begun = {label: own for label, runs in groups.items() if (own := [r for r in runs if r.rounds])}
-    found = [page_sections.traffic_parts(own, way) for own in begun.values() for way in page_sections.UP_AND_DOWN]
+    found = [
+        page_sections.traffic_parts(own, way)
+        for own in begun.values()
+        for way in page_sections.UP_AND_DOWN
+    ]
     names = dict.fromkeys(name for parts in found for name in parts)
     parts = {name: place % COLOURS for place, name in enumerate(names)}
     return {

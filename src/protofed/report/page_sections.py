@@ -1,31 +1,31 @@
-"""The page's sentences: what came out, how far runs are, and what each run stands on."""
+"""The parts of the page: its sentences and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from markupsafe import Markup
-from protofed.runtime.atomic_io import format_bytes
-from protofed.experiment.model_card import repeat_command
-from protofed.spec.spec_parser import parse_experiment
-from protofed.experiment.result import mark_unseen
-from protofed.spec.experiment_spec import Experiment
-from protofed.report.charts import score_bar
-from protofed.report.charts import stacked_bar
-from protofed.report.load_runs import ReportRun
-from protofed.report.load_runs import flatten_spec
-from protofed.analysis.comparison_table import format_difference
-from protofed.analysis.comparison_table import format_spread as scored
-from protofed.analysis.comparison_table import table_header
-from protofed.analysis.comparison_table import table_row
-from protofed.analysis.statistics import PairedDifference
-from protofed.analysis.comparison_table import ComparisonTable
-from protofed.analysis.comparison_table import MethodRow
-from typing import NamedTuple
 import json
 import math
 import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from protofed.analysis.comparison_table import (
+    ComparisonTable,
+    MethodRow,
+    format_difference,
+    table_header,
+    table_row,
+)
+from protofed.analysis.comparison_table import format_spread as scored
+from protofed.analysis.statistics import PairedDifference
+from protofed.experiment.model_card import repeat_command
+from protofed.experiment.result import mark_unseen
+from protofed.report.charts import score_bar, stacked_bar
+from protofed.report.load_runs import ReportRun, flatten_spec
+from protofed.runtime.atomic_io import format_bytes
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import parse_experiment
 
 MOST_NAMED = 4  # methods in a title
 
@@ -338,7 +338,9 @@ def traffic_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str,
         words = (
             ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items()) or "nothing"
         )
-        whole = _mean_of_known(sum(one[UP_AND_DOWN[way]] for one in run.rounds) for run in groups[label])
+        whole = _mean_of_known(
+            sum(one[UP_AND_DOWN[way]] for one in run.rounds) for run in groups[label]
+        )
         rows.append(
             [
                 TableCell(label),

@@ -1,4 +1,4 @@
-"""Writing so that a reader finds the old file or the new one, never half of one; and reading.
+"""Files that are never half written: atomic writes, checked reads, locks between processes.
 
 What changes the disk goes through `write`, `sync` and `replace`: `make faults` lets each call of
 them fail in turn. What is not finished ends in `UNFINISHED`, and nobody reads it.
@@ -6,13 +6,6 @@ them fail in turn. What is not finished ends in `UNFINISHED`, and nobody reads i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
-from io import BufferedReader
-from pathlib import Path
-from protofed.errors import BusyError
-from protofed.errors import ProtofedError
 import errno
 import fcntl
 import hashlib
@@ -21,6 +14,12 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+
+from protofed.errors import BusyError, ProtofedError
 
 UNFINISHED = ".tmp"
 

@@ -1,15 +1,7 @@
-"""Child processes that leave Ctrl-C to their parent, and do not outlive it."""
+"""Child processes that leave Ctrl-C to their parent and do not outlive it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 import contextlib
 import multiprocessing
 import multiprocessing.connection
@@ -18,6 +10,12 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
 
 @contextmanager
 def ignore_sigint_in_children() -> Iterator[None]:

@@ -1,14 +1,14 @@
-"""JSON from files that may be damaged or a stranger's: plain data, or an error that names them."""
+"""JSON from files and strangers: plain data of the expected shape, or an error that names the place."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
-from protofed.runtime.atomic_io import read_file_bytes
-from protofed.errors import ProtofedError
-from protofed.errors import printable_text
 from typing import Any
-import json
+
+from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.atomic_io import read_file_bytes
 
 DEEPEST = 40  # levels of lists and tables in one another; ours have fewer than ten
 

@@ -1,16 +1,17 @@
-"""What this machine has to give: processors and memory."""
+"""Processors and memory: what the machine has, and what to say when memory runs out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from protofed.errors import ProtofedError
 import ctypes
 import errno
 import os
 import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from protofed.errors import ProtofedError
 
 MEMORY_OF_GROUP = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

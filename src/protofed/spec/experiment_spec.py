@@ -1,45 +1,45 @@
-"""A method as plain data: what a spec prints of it, and what its digest stands on."""
+"""The spec: everything that decides a run's numbers, complete, frozen and named by a digest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from pathlib import Path
-from protofed.core.method import AnyMethod
-from protofed.core.method import Method
-from protofed.core.training import Training
-from protofed.data.benchmarks import BENCHMARKS
-from protofed.data.benchmarks import benchmark_info
-from protofed.data.benchmarks import default_net
-from protofed.data.benchmarks import default_partition
-from protofed.data.benchmarks import looks_like_folder
-from protofed.data.benchmarks import source_label
-from protofed.data.partition import Partition
-from protofed.methods import METHODS
-from protofed.methods.fedavg import FedAvg
-from protofed.nets import Convolution
-from protofed.nets import NETS
-from pydantic import AfterValidator
-from pydantic import BaseModel
-from pydantic import BeforeValidator
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import InstanceOf
-from pydantic import PlainSerializer
-from pydantic import ValidationInfo
-from pydantic import field_validator
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
-from pydantic_core import to_jsonable_python
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import Self
 import dataclasses
 import hashlib
 import inspect
 import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
 import torch
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, to_jsonable_python
+
+from protofed.core.method import AnyMethod, Method
+from protofed.core.training import Training
+from protofed.data.benchmarks import (
+    BENCHMARKS,
+    benchmark_info,
+    default_net,
+    default_partition,
+    looks_like_folder,
+    source_label,
+)
+from protofed.data.partition import Partition
+from protofed.methods import METHODS
+from protofed.methods.fedavg import FedAvg
+from protofed.nets import NETS, Convolution
+
 
 def method_name(method: AnyMethod) -> str:
     """The command-line name of a method; for one that is not ours, its full class name."""
@@ -63,7 +63,9 @@ def describe_method(method: AnyMethod) -> dict[str, Any]:
         for key, value in fields.items()
     }
     return (
-        {"name": name, **plain} if name in METHODS else {"name": name, **_method_source(method), **plain}
+        {"name": name, **plain}
+        if name in METHODS
+        else {"name": name, **_method_source(method), **plain}
     )
 
 

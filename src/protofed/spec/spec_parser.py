@@ -12,15 +12,14 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from protofed.errors import ProtofedError, did_you_mean, printable_text
-from protofed.runtime.json_files import parse_json
 from protofed.core.method import AnyMethod, Method
 from protofed.core.training import Training
 from protofed.data.partition import RULES
-from protofed.experiment import run_records
-from protofed.spec.experiment_spec import LATER, Data, Experiment
+from protofed.errors import ProtofedError, did_you_mean, printable_text
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
+from protofed.runtime.json_files import parse_json
+from protofed.spec.experiment_spec import LATER, Data, Experiment
 
 MOST_BYTES = 1 << 20  # no honest spec is larger
 MOST_LINES = 5
@@ -117,20 +116,6 @@ def parse_experiment(raw: Mapping[str, Any], source: str = "") -> Experiment:
 def spec_from_dict(plain: Raw, source: str = "") -> Experiment:
     """The experiment that an `Experiment.plain()` of this or of an older version tells of."""
     return parse_experiment({**LATER, **plain}, source)
-
-
-def load_spec(folder: Path) -> Experiment:
-    """The experiment of a run folder, if its spec.json is still the one that it was begun with."""
-    file = folder / "spec.json"
-    saved = run_records.read_record_file(run_records.SPEC, file)
-    began = saved["digest"]
-    experiment = spec_from_dict({k: v for k, v in saved.items() if k != "digest"}, str(file))
-    if experiment.digest != began:
-        raise ProtofedError(
-            f"{file} is not the spec that the run was begun with (digest {experiment.digest[:12]}, "
-            f"not {began[:12]})\nrestore it; or `protofed run --spec` begins a new run from it"
-        )
-    return experiment
 
 
 def parse_method(given: object) -> AnyMethod:

@@ -11,9 +11,9 @@ from typing import Any, Generic, cast
 import torch
 
 from protofed.core import tree
-from protofed.core.reply_validation import decode_reply
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
+from protofed.core.reply_validation import decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import torch_threads
