@@ -12,7 +12,7 @@ from protofed.core import tree
 from protofed.engines.local_engine import LocalEngine
 from protofed.engines.multiprocess import WorkerEngine
 from protofed.methods.fedavg import FedAvg
-from tests.engines.test_workers import federation, played
+from tests.engines.test_multiprocess import federation, played
 
 
 @dataclass(frozen=True)

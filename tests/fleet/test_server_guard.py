@@ -33,7 +33,7 @@ from protofed.deploy.run_channel import RunChannel
 from protofed.deploy.site_link import FleetConnection
 from protofed.engines.flower_engine import NoAnswer, OutgoingRequest, SiteMessenger
 from protofed.errors import ProtofedError
-from tests.deploy.test_proxy import routes as routes
+from tests.deploy.test_gate import routes as routes
 from tests.fleet.foreign import Foreign
 
 MB = 1 << 20

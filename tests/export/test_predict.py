@@ -25,8 +25,8 @@ from protofed.export.predict import HeatMapWriter, find_images, predict_images
 from protofed.figures.gradcam import grad_cam
 from tests.cli.conftest import Cli
 from tests.data.pictures import spoil
+from tests.export.conftest import Played
 from tests.figures.played import Contrary
-from tests.product.conftest import Played
 
 
 def test_a_run_and_its_files_give_the_same_table(cli: Cli, played: Played, photos: Path) -> None:

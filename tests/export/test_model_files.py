@@ -29,7 +29,7 @@ from protofed.export.model_files import (
 )
 from protofed.methods import METHODS
 from tests.cli.conftest import Cli
-from tests.product.conftest import Played
+from tests.export.conftest import Played
 
 
 @pytest.mark.parametrize("method", METHODS)

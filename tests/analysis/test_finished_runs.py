@@ -10,7 +10,7 @@ from protofed.analysis.finished_runs import check_comparable, read_record
 from protofed.analysis.grid import GridCell, grid_cells, named_variants
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
-from tests.study.conftest import SHARED
+from tests.analysis.conftest import SHARED
 
 
 def test_a_record_says_what_its_folder_says(grid: list[GridCell]) -> None:

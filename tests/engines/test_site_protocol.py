@@ -25,7 +25,7 @@ from protofed.core import tree
 from protofed.core.reply_validation import decode_reply, rejection_reason
 from protofed.core.serialization import LAYOUT, MAGIC, SEAL, pack_tree, unpack_tree
 from protofed.errors import ProtofedError
-from tests.admission.mail import NAMES, letters
+from tests.core.replies import NAMES, letters
 
 PARTS = 64
 

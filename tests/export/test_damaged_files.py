@@ -19,7 +19,7 @@ from torch import Tensor
 from protofed.core import tree
 from protofed.core.serialization import pack_tree, unpack_tree
 from tests.cli.conftest import Cli
-from tests.product.conftest import Played
+from tests.export.conftest import Played
 
 Tensors = dict[str, Tensor]
 

@@ -18,7 +18,7 @@ from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.reply_validation import LARGEST, MOST_REASON, ReplyTemplate, rejection_reason
-from tests.admission.mail import NAMES, Letter, change, letters, poke
+from tests.core.replies import NAMES, Letter, change, letters, poke
 
 NONSENSE = (math.nan, math.inf, -math.inf)
 PLACEMENTS, MUTATIONS = 1000, 500

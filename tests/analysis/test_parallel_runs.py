@@ -14,7 +14,7 @@ from protofed.analysis.grid import GridCell, grid_cells, named_variants
 from protofed.analysis.parallel_runs import GridProgress, run_all
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
-from tests.study.conftest import SHARED
+from tests.analysis.conftest import SHARED
 
 
 def test_the_grid_gives_the_bytes_of_single_runs(grid: list[GridCell], tmp_path: Path) -> None:

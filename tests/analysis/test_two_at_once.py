@@ -19,9 +19,9 @@ from protofed.analysis.parallel_runs import GridProgress, run_all
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
 from protofed.runtime.atomic_io import is_locked
+from tests.analysis.conftest import SHARED
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
-from tests.study.conftest import SHARED
 
 COMMAND = [
     *(sys.executable, "-m", "protofed", "compare", "fedavg", "fedprox"),
