@@ -15,7 +15,7 @@ from protofed.experiment.run_folder import RunDir
 from protofed.runtime import atomic_io
 
 WORK = Work("scaffold", rounds=3)  # with states at the clients, and an old checkpoint to drop
-STEPS = ("write", "sync", "replace")
+STEPS = ("write_all", "sync_file", "rename_over")
 LAST = 8  # steps of the two files that end a run, card.md and done
 COUNT = "steps"  # the file in which a child counts
 
@@ -33,7 +33,7 @@ def steps(folder: Path, quick: bool) -> dict[str, Any]:
     names = counted(folder / "counted")
     every = chosen(len(names), quick)
     cases = [Fault(kind, step) for step in every for kind in ("error", "kill")]
-    cases += [Fault("torn", step) for step in every if names[step - 1] == "write"]
+    cases += [Fault("torn", step) for step in every if names[step - 1] == "write_all"]
     found = forks.spread(cases, lambda fault, own: one(fault, own, whole), folder / "cases")
     return figures(found, steps=len(names))
 

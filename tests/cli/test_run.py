@@ -141,7 +141,7 @@ def test_a_stopped_repetition_does_not_advise_to_start_over_again(
     def press_ctrl_c(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protofed.cli.output.Watcher.__call__", press_ctrl_c)
+    monkeypatch.setattr("protofed.cli.output.RunWatcher.__call__", press_ctrl_c)
     ended = cli("run", "--spec", tiny, "--out", "a", "--again")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]

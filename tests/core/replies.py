@@ -14,7 +14,7 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.site import RoundContext
-from protofed.federation.round import expected_reply
+from protofed.engines.engine import expected_reply
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fedseproto import FedSeProto

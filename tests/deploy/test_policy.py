@@ -18,9 +18,10 @@ from protofed.core.prototypes import Prototypes
 from protofed.core.reply_validation import ReplyTemplate, rejection_reason
 from protofed.core.site import ClientId, RoundContext
 from protofed.deploy.policy import SitePolicy, read_policy
+from protofed.engines.engine import RoundEvent, expected_reply
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
-from protofed.federation.round import RoundEvent, expected_reply, run_round
+from protofed.federation.round import run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproc import FedProc

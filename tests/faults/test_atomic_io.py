@@ -12,7 +12,7 @@ import pytest
 
 from protofed.runtime import atomic_io
 
-STEPS = ("write", "sync", "replace")
+STEPS = ("write_all", "sync_file", "rename_over")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
@@ -45,7 +45,7 @@ def test_a_file_is_the_old_or_the_new_one(
     begun = failing(monkeypatch, step)
     with pytest.raises(OSError, match="No space left"):
         atomic_io.atomic_write(tmp_path / "a", b"new")
-    assert begun == ["write", "sync", "replace", "sync"][:step]
+    assert begun == ["write_all", "sync_file", "rename_over", "sync_file"][:step]
     assert (tmp_path / "a").read_bytes() == found
     assert names(tmp_path) == ["a"]  # nothing takes up room on a disk that is full
 
@@ -60,7 +60,10 @@ def test_a_folder_is_there_with_all_its_files_or_not(
         atomic_io.atomic_directory(tmp_path / "a") as made,
     ):
         atomic_io.atomic_write(made / "one", b"1")
-    assert begun == ["write", "sync", "replace", "sync", "replace", "sync"][:step]
+    assert (
+        begun
+        == ["write_all", "sync_file", "rename_over", "sync_file", "rename_over", "sync_file"][:step]
+    )
     assert names(tmp_path) == (["a", "a/one"] if step == 6 else [])
 
 

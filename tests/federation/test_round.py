@@ -17,9 +17,10 @@ from protofed.core.method import AnyMethod, ServerState
 from protofed.core.model import Model
 from protofed.core.serialization import pack_tree
 from protofed.core.site import ClientId, RoundContext, Site
+from protofed.engines.engine import RoundEvent
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import DivergedError, ProtofedError
-from protofed.federation.round import RoundEvent, run_round
+from protofed.federation.round import run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedexg import FedExg

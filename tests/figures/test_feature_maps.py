@@ -20,7 +20,7 @@ SHOWN = 40
 
 @pytest.fixture(autouse=True)
 def _few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_maps, "MOST", SHOWN)
+    monkeypatch.setattr(feature_maps, "MOST_TSNE_IMAGES", SHOWN)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_two_rounds_of_the_oracle() -> None:
     run.round()
     assert run.start == pytest.approx(2.89, abs=1e-6)
     assert run.locals == pytest.approx([2.594925, 2.58845], abs=1e-6)
-    assert value(run.server.cloud()) == pytest.approx(1.738375, abs=1e-6)
+    assert value(run.server.client_start()) == pytest.approx(1.738375, abs=1e-6)
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.5])
@@ -75,7 +75,7 @@ def test_it_is_a_loop_over_uneven_clients_of_whom_some_are_absent_or_lost(clip: 
         G += delta / 3
         run.round(who, lost)
         assert run.locals == pytest.approx(ends, abs=1e-6)
-        assert value(run.server.cloud()) == pytest.approx(cloud, abs=1e-6)
+        assert value(run.server.client_start()) == pytest.approx(cloud, abs=1e-6)
         assert value(run.server.variate) == pytest.approx(G, abs=1e-6)
     for n in range(3):
         assert value(run.states[n].drift) == pytest.approx(h[n], abs=1e-6)

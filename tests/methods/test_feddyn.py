@@ -39,7 +39,7 @@ def test_two_rounds_of_the_oracle() -> None:
     assert run.start == pytest.approx(2.89, abs=1e-6)
     assert run.locals == pytest.approx([2.4238, 2.759575], abs=1e-6)
     assert value(run.method.publish(run.server).model) == pytest.approx(2.5916875, abs=1e-6)
-    assert value(run.server.cloud()) == pytest.approx(1.738375, abs=1e-6)
+    assert value(run.server.client_start()) == pytest.approx(1.738375, abs=1e-6)
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.5])
@@ -67,7 +67,7 @@ def test_it_is_a_loop_over_uneven_clients_of_whom_some_are_absent_or_lost(clip: 
         run.round(who, lost)
         assert run.locals == pytest.approx(ends, abs=1e-6)
         assert value(run.server.model) == pytest.approx(mean, abs=1e-6)
-        assert value(run.server.cloud()) == pytest.approx(cloud, abs=1e-6)
+        assert value(run.server.client_start()) == pytest.approx(cloud, abs=1e-6)
     assert [value(run.states[n]) for n in range(3)] == pytest.approx(own, abs=1e-6)
 
 

@@ -72,7 +72,7 @@ def test_every_client_gets_anothers_model_and_both_come_back() -> None:
         assert tree.equal(run.down[1][client].model, run.up[0][who[client]].model)
         assert run.up[1][client].parts.keys() == {"model", "other"}
     assert all(message.parts.keys() == {"model"} for mail in run.down for message in mail.values())
-    assert run.server.box == {}
+    assert run.server.pending_replies == {}
     assert all(tree.equal(state, Model()) for state in run.engine.states.values())
 
 

@@ -226,7 +226,7 @@ def test_a_slip_is_caught_and_named(method: AnyMethod, fault: str) -> None:
 
 def test_a_class_or_an_undecorated_method_is_refused() -> None:
     class Plain(Method):
-        about: ClassVar[MethodInfo] = ABOUT
+        info: ClassVar[MethodInfo] = ABOUT
 
     for wrong in (GlobalRandomness, Plain()):
         with pytest.raises(BrokenMethodError, match="dataclass"):

@@ -90,8 +90,8 @@ def show_method(
         return
     typer.echo(f"{about['label']}: {method.__doc__}")
     typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
-    if about["star"]:
-        typer.echo(f"* {about['star']}")
+    if about["caveat"]:
+        typer.echo(f"* {about['caveat']}")
     typer.echo(f"sends up: {_join(about['up'])}; sends down: {_join(about['down'])}")
     typer.echo(f"needs: {_join(about['needs'])}")
     if about["fields"]:

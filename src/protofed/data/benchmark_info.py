@@ -52,7 +52,9 @@ class BenchmarkInfo:
     net: str = "lsa-cnn"
     partition: Partition  # knows every domain; for a choice of them see `partition_for`
     needs_data: bool = True
-    revision: int = 1  # see `version`; raised when images or their split change, and so all scores
+    revision: int = (
+        1  # see `data_version`; raised when images or their split change, and so all scores
+    )
     notes: tuple[str, ...] = ()  # for readers of scores; "svhn: ..." speaks of one domain
     read: Callable[[str], Domain]  # one domain by name, at its stored size
 

@@ -255,11 +255,11 @@ class FolderInfo(BenchmarkInfo):
             )
         return pack
 
-    def version(self, side: int) -> int | str:
+    def data_version(self, side: int) -> int | str:
         """A short SHA-256 of classes, images and labels at this size."""
         return self.pack(side).revision
 
-    def reader(self, side: int) -> Callable[[str], Domain]:
+    def domain_reader(self, side: int) -> Callable[[str], Domain]:
         """What reads a domain from the pack; a pack that was damaged is made again."""
         pack = self.pack(side)
 
@@ -286,7 +286,7 @@ def folder_info(root: Path, strict: bool = False) -> FolderInfo:
         partition=one_client_per_domain(found.domains),
         notes=tuple(found.lacking()),
         needs_data=False,
-        read=lambda domain: folder_info(root, strict).reader(BenchmarkInfo.side)(domain),
+        read=lambda domain: folder_info(root, strict).domain_reader(BenchmarkInfo.side)(domain),
         root=found.root,
         strict=strict,
     )

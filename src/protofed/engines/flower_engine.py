@@ -14,6 +14,7 @@ from protofed.core.metrics import Tallies
 from protofed.core.reply_validation import FRAME, decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import SERVER, ClientId, RoundContext, Site
+from protofed.engines.engine import RoundEvent, expected_reply
 from protofed.engines.site_protocol import (
     SITE_NAME,
     SiteRequest,
@@ -22,7 +23,6 @@ from protofed.engines.site_protocol import (
     counts_from_json,
 )
 from protofed.errors import ProtofedError, printable_text
-from protofed.federation.round import RoundEvent, expected_reply
 
 PAUSE = 0.1  # seconds between two looks for answers
 LOOK = 1.0  # seconds between two looks at who is online

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from protofed.engines.engine import RoundEvent
 from protofed.errors import ProtofedError, count_noun
 from protofed.experiment.checkpoint import ResumePoint
 from protofed.experiment.run_folder import RunDir
-from protofed.federation.round import RoundEvent
 from protofed.spec.experiment_spec import Experiment
 
 PATIENCE = 3  # failed rounds in a row after which a run stops

@@ -224,3 +224,15 @@ def _up_to(finished: int, file: Path) -> bytes:
     return b"".join(
         raw for line, raw in run_records.undamaged_lines(file) if line["round"] <= finished
     )
+
+
+def check_same_environment(folder: Path, world: run_records.World) -> None:
+    """Refuse to go on with a run that stood on something else."""
+    env = folder / "env.json"
+    before = run_records.read_record_file(run_records.WORLD, env) if env.exists() else world
+    for what in ("torch", "data"):
+        if before.get(what) != world[what]:
+            raise ProtofedError(
+                f"{folder} was begun with other {what}: {before.get(what)}, now {world[what]}\n"
+                f"`protofed run` starts over with --again, or elsewhere with another --out"
+            )

@@ -17,19 +17,19 @@ from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, RoundContext
 from protofed.core.training import torch_threads
-from protofed.engines.engine import Engine
+from protofed.engines.engine import Engine, RoundEvent
 from protofed.engines.local_engine import CPU, LocalEngine
 from protofed.engines.multiprocess import WorkerEngine, worker_count
 from protofed.experiment.checkpoint import ResumePoint, load_server_state
 from protofed.experiment.model_card import mark_done
 from protofed.experiment.result import RunResult, read_result
 from protofed.experiment.run_events import RunEvents, check_min_clients
-from protofed.experiment.run_folder import RunDir
+from protofed.experiment.run_folder import RunDir, check_same_environment
 from protofed.experiment.run_records import World
 from protofed.federation.build import Federation, build_federation
-from protofed.federation.environment import check_same_environment, describe_environment
+from protofed.federation.environment import describe_environment
 from protofed.federation.evaluation import Evaluation, evaluate_round
-from protofed.federation.round import Mail, RoundEvent, run_round
+from protofed.federation.round import Mail, run_round
 from protofed.runtime.resources import tune_malloc
 from protofed.spec.experiment_spec import Experiment, method_name
 

@@ -117,11 +117,11 @@ class ListeningSite(Site):
     heard: list[Model] = field(default_factory=list)
     drawn: Drawn = field(default_factory=dict)
 
-    def look(self, model: Model, x: Tensor, *more: object) -> NetOutput:
+    def forward_eval(self, model: Model, x: Tensor, *more: object) -> NetOutput:
         self.heard.append(model)
         return super().forward_eval(model, x, *more)
 
-    def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
+    def randn(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
         return self.drawn.setdefault(_meaning(key), super().randn(shape, *key))
 
 
@@ -134,11 +134,11 @@ class FrozenSite(Site):
 
     drawn: Drawn = field(default_factory=dict)
 
-    def look(self, model: Model, x: Tensor, *more: object) -> NetOutput:
+    def forward_eval(self, model: Model, x: Tensor, *more: object) -> NetOutput:
         out: NetOutput = self.net(x, *more)
         return out
 
-    def normal(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
+    def randn(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
         return self.drawn[_meaning(key)]
 
 

@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
-from protofed.core.reply_validation import ReplyTemplate, rejection_reason
+from protofed.core.reply_validation import rejection_reason
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.engines.engine import Engine
-from protofed.errors import DivergedError, ProtofedError, printable_text
+from protofed.engines.engine import Engine, RoundEvent, expected_reply
+from protofed.errors import DivergedError, ProtofedError
 from protofed.runtime.resources import explain_oom
 
 Mail = Mapping[ClientId, Message]
-MOST_ID = 60  # letters of a client's id that anybody is shown
-
-
-class RoundEvent(NamedTuple):
-    """What went wrong in a leg: with one client's reply, or (no client) with the whole round."""
-
-    step: RoundContext
-    client: ClientId | None
-    reason: str
-    diverged: bool = False  # the client itself says that its training came to NaN
-
-    @property
-    def describe(self) -> str:
-        """The event on one line, for people."""
-        where = f"round {self.step.round + 1}, leg {self.step.exchange + 1}"
-        who = "" if self.client is None else f"client {printable_text(str(self.client), MOST_ID)}: "
-        return f"{where}: {who}{self.reason}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data: a line of events.jsonl; rounds and legs count from 1."""
-        known = self.client is None or type(self.client) is int
-        return {
-            "round": self.step.round + 1,
-            "leg": self.step.exchange + 1,
-            "client": self.client if known else printable_text(str(self.client), MOST_ID),
-            "reason": self.reason,
-        }
 
 
 class LazySubset(Mapping[ClientId, Message]):
@@ -124,14 +96,6 @@ def valid_replies(
         else:
             good.append(client)
     return LazySubset(replies, good)
-
-
-def expected_reply(
-    method: Method[S, C], site: Site, client: ClientId, inbox: Message, step: RoundContext
-) -> ReplyTemplate:
-    """What a client's reply to `inbox` is held against; `site` is the server's."""
-    letter = method.reply_schema(site, inbox, step)
-    return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
 
 
 def merge_replies(

@@ -88,7 +88,7 @@ class RecordingSite(Site):
             self.now[:] = [batch.y] if batch.epoch == last else []
             yield batch
 
-    def run(self, model: Model, x: Tensor, *more: object) -> NetOutput:
+    def forward_train(self, model: Model, x: Tensor, *more: object) -> NetOutput:
         out = super().forward_train(model, x, *more)
         self.seen.extend((out.z.detach(), labels) for labels in self.now)
         return out

@@ -17,8 +17,9 @@ from protofed.core.reply_validation import decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import torch_threads
+from protofed.engines.engine import RoundEvent, expected_reply
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, RoundEvent, expected_reply, run_round
+from protofed.federation.round import Mail, run_round
 from protofed.testing.toy_federation import toy_sites
 
 ROUNDS = 4
