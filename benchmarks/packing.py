@@ -22,9 +22,9 @@ WIDTH, HEIGHT = 320, 240
 DISTINCT = 400  # pictures that are drawn; the other files are copies of these, as drawing is slow
 OPEN = """
 import time
-from protofed.data.benchmarks import entry_of
+from protofed.data.benchmarks import benchmark_info
 began = time.perf_counter()
-entry_of({0!r}).load()
+benchmark_info({0!r}).load()
 print(time.perf_counter() - began)
 """
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class ProtofedError(Exception):
@@ -50,3 +52,8 @@ def require_known_name(what: str, word: str, known: Iterable[str]) -> str:
     raise ProtofedError(
         f"unknown {what} '{word}'{did_you_mean(word, names)}\nknown: {', '.join(names)}"
     )
+
+
+def display_path(name: str | Path) -> str:
+    """A stranger's file name as one printable line."""
+    return printable_text(os.fsencode(name).decode("utf-8", "backslashreplace"))

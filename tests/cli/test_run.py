@@ -151,12 +151,12 @@ def test_a_stopped_repetition_does_not_advise_to_start_over_again(
 # Runs the command with a reader of stdout who leaves at once, or right after the table.
 LEAVES = """
 import os, sys
-from protofed.cli import main, show
+from protofed.cli import main, output
 reader, writer = os.pipe()
 os.dup2(writer, 1)
 when, *words = sys.argv[1:]
 if when == "after":
-    show.print_table = lambda *args, **more: os.close(reader)
+    output.print_table = lambda *args, **more: os.close(reader)
 else:
     os.close(reader)
 sys.argv = ["protofed", *words]

@@ -99,6 +99,6 @@ def test_one_bad_file_is_one_file(tmp_path: Path) -> None:
     _, photo = load_benchmark(str(root)).domains
     assert "; 1 file skipped: photo/cat/bad.png (" in photo.note
     with pytest.raises(ProtofedError, match=": 1 file cannot be used:\n"):
-        folder_info(root, strict=True).version(32)
+        folder_info(root, strict=True).data_version(32)
     (finding,) = file_findings(pack_folder(root, 32).skipped)
     assert finding.title == "1 file cannot be used"

@@ -70,25 +70,25 @@ def test_a_folder_becomes_a_benchmark_with_its_own_pixels(root: Path) -> None:
 def test_the_second_start_decodes_nothing_and_an_edit_is_noticed(
     root: Path, decoded: list[int]
 ) -> None:
-    first = folder_info(root).version(32)
-    assert folder_info(root).version(32) == first
+    first = folder_info(root).data_version(32)
+    assert folder_info(root).data_version(32) == first
     load_benchmark(str(root))
     assert decoded == [40]
     path = root / "photo" / "cat" / "001.png"
     before = path.stat()
     Image.fromarray(255 - drawing(1, 1, "photo")).save(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # an edit that hides its time
-    second = folder_info(root).version(32)
+    second = folder_info(root).data_version(32)
     assert second != first
     Image.fromarray(drawing(1, 1, "photo")).save(path)
-    assert folder_info(root).version(32) == first  # the same images again
+    assert folder_info(root).data_version(32) == first  # the same images again
     assert decoded == [40, 40, 40]
 
 
 def test_another_size_is_another_pack_and_old_packs_go(root: Path, cache: Path) -> None:
-    assert folder_info(root).version(16) != folder_info(root).version(32)
+    assert folder_info(root).data_version(16) != folder_info(root).data_version(32)
     (root / "photo" / "cat" / "001.png").unlink()
-    folder_info(root).version(32)
+    folder_info(root).data_version(32)
     assert sorted(len(list(kept.iterdir())) for kept in (cache / "folders").iterdir()) == [1, 1]
 
 
@@ -107,9 +107,9 @@ def test_a_damaged_pack_is_made_again(root: Path, decoded: list[int]) -> None:
 def test_without_a_cache_it_works_all_the_same(
     root: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
 ) -> None:
-    version = folder_info(root).version(32)
+    version = folder_info(root).data_version(32)
     monkeypatch.setenv("PROTOFED_CACHE", "/proc/nowhere")
-    assert folder_info(root).version(32) == version
+    assert folder_info(root).data_version(32) == version
     assert len(load_benchmark(str(root)).domains) == 2
     assert decoded == [40, 40]
 
@@ -142,7 +142,7 @@ def test_bad_files_are_skipped_with_names_and_reasons_or_refused(root: Path) -> 
     assert all(name in photo.note for name in bad)
     assert "skipped" not in neg.note
     with pytest.raises(ProtofedError, match="10 files cannot be used") as refused:
-        folder_info(root, strict=True).version(32)
+        folder_info(root, strict=True).data_version(32)
     assert all(name in str(refused.value) for name in bad)
 
 

@@ -32,11 +32,11 @@ def test_bombs_are_not_decoded(tmp_path: Path) -> None:
     bomb(tmp_path / "b.png", 9_000, 9_000)
     code = f"""
 import resource
-from protofed.data.image_decoding import decode
+from protofed.data.image_decoding import decode_image
 from PIL import Image
 Image.init()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-assert all(isinstance(decode({str(tmp_path)!r} + name, 32), str) for name in ("/a.png", "/b.png"))
+assert all(isinstance(decode_image({str(tmp_path)!r} + name, 32), str) for name in ("/a.png", "/b.png"))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,13 +15,13 @@ from tests.data.pictures import drawing
 
 KILLED = """
 import multiprocessing, os, signal, sys
-from protofed.data import pool
+from protofed.data import image_decoding
 
 if __name__ == "__main__":
-    pool.cores = lambda: 2  # also where there is one, which would start no process
+    image_decoding.usable_cores = lambda: 2  # also where there is one, which would start no process
     path, how = sys.argv[1], int(sys.argv[2])
     work = [(24, [path]), *[(24, [path] * 100_000)] * 8]
-    results = pool._in_parallel(work, 10_000)
+    results = image_decoding._in_parallel(work, 10_000)
     assert len(next(results)) == 1  # now its workers are busy for a minute
     assert len(multiprocessing.active_children()) == 2
     os.kill(os.getpid(), how)

@@ -21,9 +21,9 @@ from tests.deploy.flower import Guarded, await_port, free_port, running, status
 MANY = 1500
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 HURRIED = """
-from protofed.deploy import listening, proxy
-listening.SHAKE_SECONDS = listening.HEAD_SECONDS = listening.LEAVE_SECONDS = {seconds}
-proxy.main()
+from protofed.deploy import gate
+gate.SHAKE_SECONDS = gate.HEAD_SECONDS = gate.LEAVE_SECONDS = {seconds}
+gate.gate_main()
 """
 
 

@@ -17,10 +17,10 @@ from protofed.deploy.keys import make_keys
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 HURRIED = """
-from protofed.deploy import listening, proxy
-listening.HEAD_SECONDS = proxy.PIECE_SECONDS = 1
-proxy.BODY_SECONDS = 3
-proxy.main()
+from protofed.deploy import gate
+gate.HEAD_SECONDS = gate.PIECE_SECONDS = 1
+gate.BODY_SECONDS = 3
+gate.gate_main()
 """
 HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n"
 

@@ -216,8 +216,8 @@ def test_auto_takes_what_the_machine_can_feed(monkeypatch: pytest.MonkeyPatch) -
 
 SCRIPT = """
     import os, sys, time
-    from protofed.engines.multiprocess import Crew
-    crew = Crew(2)
+    from protofed.engines.multiprocess import WorkerPool
+    crew = WorkerPool(2)
     print(*[worker.process.pid for worker in crew.workers], flush=True)
     time.sleep(100)
 """

@@ -65,8 +65,8 @@ def test_another_process_reads_and_answers() -> None:
     shape = arena.write([message])
     code = f"""
 import torch
-from protofed.engines.shared_memory import Arena
-arena = Arena({arena.handle})
+from protofed.engines.shared_memory import SharedTreeBuffer
+arena = SharedTreeBuffer({arena.handle})
 view = arena.read([torch.empty(5, device="meta")])[0]
 view.mul_(2)
 """
@@ -155,9 +155,9 @@ def test_without_room_on_the_disk_there_is_an_error_and_no_crash(tmp_path: Path)
 import resource, torch
 from pathlib import Path
 from protofed.errors import ProtofedError
-from protofed.engines.shared_memory import Pile
+from protofed.engines.shared_memory import SpillDict
 resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
-pile = Pile(0, Path({str(tmp_path)!r}))
+pile = SpillDict(0, Path({str(tmp_path)!r}))
 pile[0] = [torch.ones(1000)]
 try:
     pile[1] = [torch.ones(2**20)]

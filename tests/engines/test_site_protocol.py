@@ -179,10 +179,10 @@ def test_a_forged_header_is_refused(case: str) -> None:
 CLAIMS = """
 import resource, struct, json, hashlib
 from protofed.errors import ProtofedError
-from protofed.core.serialization import MAGIC, pack, unpack
+from protofed.core.serialization import MAGIC, pack_tree, unpack_tree
 import torch
-unpack(pack({"warm": torch.zeros(3)}))
-large = pack({"large": torch.zeros(2_000_000)})
+unpack_tree(pack_tree({"warm": torch.zeros(3)}))
+large = pack_tree({"large": torch.zeros(2_000_000)})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 refused = 0
 for dtype, width in (("F32", 4), ("F64", 8), ("U8", 1), ("I64", 8)):
@@ -193,11 +193,11 @@ for dtype, width in (("F32", 4), ("F64", 8), ("U8", 1), ("I64", 8)):
             for length in (len(text), 10**12):
                 content = struct.pack("<Q", length) + text + b"1234"
                 try:
-                    unpack(MAGIC + hashlib.sha256(content).digest() + content)
+                    unpack_tree(MAGIC + hashlib.sha256(content).digest() + content)
                 except ProtofedError:
                     refused += 1
 try:
-    unpack(large, most=1000)
+    unpack_tree(large, most=1000)
 except ProtofedError:
     refused += 1
 print(refused, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

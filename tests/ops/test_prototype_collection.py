@@ -112,7 +112,7 @@ def test_a_watching_site_remembers_the_last_epoch_of_the_epochs_asked_for() -> N
     site = recording_site(client(0))
     model = site.initial_model()
     for batch in site.batches(STEP, "warm up", epochs=3):
-        site.run(model, batch.x)
+        site.forward_train(model, batch.x)
         site.forward_eval(model, batch.x)  # looks are not training
     assert sum(len(labels) for _, labels in site.seen) == len(site.train)
 

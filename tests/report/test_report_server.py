@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"'click\.utils\.get_", DeprecationWarning)
     from protofed.cli.report import report_command
 
-COMMAND = "import typer; from protofed.cli.report import report; typer.run(report)"
+COMMAND = "import typer; from protofed.cli.report import report_command; typer.run(report_command)"
 PATIENCE = 60  # seconds until a test gives up; none waits this long
 
 

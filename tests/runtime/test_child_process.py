@@ -12,8 +12,8 @@ from protofed.runtime.child_process import ignore_sigint_in_children
 
 ASK = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
 WAIT = (
-    "import sys, time; from protofed.runtime.child_process import end_with_the_pipe; "
-    "end_with_the_pipe(int(sys.argv[1])); time.sleep(60)"
+    "import sys, time; from protofed.runtime.child_process import exit_with_pipe; "
+    "exit_with_pipe(int(sys.argv[1])); time.sleep(60)"
 )
 
 

@@ -10,9 +10,9 @@ import pytest
 
 CODE = """
 import resource, sys, torch
-from protofed.runtime.resources import keep_memory
+from protofed.runtime.resources import tune_malloc
 torch.set_num_threads(1)
-print(keep_memory()) if "keep" in sys.argv else print("plain")
+print(tune_malloc()) if "keep" in sys.argv else print("plain")
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 # larger than what glibc would keep by itself
 step = lambda: (torch.ones(12_000_000) * 3).sum()

@@ -10,7 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from protofed.paper_tables.paper_comparison import RecipeReport
-    from protofed.paper_tables.run_recipe import ReadyRecipe, Scale
+    from protofed.paper_tables.run_plan import Scale
+    from protofed.paper_tables.run_recipe import ReadyRecipe
 
 FORMATS = ("table", "markdown", "json")
 
@@ -64,7 +65,7 @@ def _one_of(option: str, word: str, known: tuple[str, ...]) -> str:
 
 
 def _scale(word: str) -> Scale:
-    from protofed.paper_tables.run_recipe import Scale
+    from protofed.paper_tables.run_plan import Scale
 
     known: tuple[Scale, ...] = get_args(Scale)
     _one_of("--scale", word, known)

@@ -1,35 +1,17 @@
-"""What a benchmark is: its domains, and all that is known before an image is read."""
+"""A benchmark as known before any of its images is read, with its defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from protofed.core.site import ArrayDataset
 from protofed.data import transforms
+from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.npz_store import PUBLISHED
 from protofed.data.partition import Partition
 from protofed.errors import ProtofedError, require_known_name
-
-
-class Domain(NamedTuple):
-    """One place the data comes from, with its own training and test part."""
-
-    name: str
-    train: ArrayDataset
-    test: ArrayDataset
-    note: str = ""  # what a reader of its scores must know, e.g. "re-made"
-
-
-class Benchmark(NamedTuple):
-    """A named collection of domains over one set of classes."""
-
-    name: str
-    classes: tuple[str, ...]
-    domains: tuple[Domain, ...]
-
 
 Colour = tuple[float, float, float]
 

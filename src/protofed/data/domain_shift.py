@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
 from protofed.data import transforms
-from protofed.data.benchmark_info import Benchmark
+from protofed.data.benchmark import Benchmark
 
 MOST_TRAIN, MOST_TEST = 1000, 1000  # images a domain: a quick look
 LEAST = 10  # images a domain, in training and in test, below which no probe is learnt

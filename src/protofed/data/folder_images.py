@@ -20,12 +20,13 @@ import numpy as np
 
 from protofed.core.site import holdout_size
 from protofed.data import npz_store
-from protofed.data.benchmark_info import BenchmarkInfo, Domain
+from protofed.data.benchmark import Domain
+from protofed.data.benchmark_info import BenchmarkInfo
 from protofed.data.folder_layout import FolderLayout, ImageFile, read_layout, single_domain_layout
-from protofed.data.image_decoding import DecodedImage, decode_in_parallel, display_path
+from protofed.data.image_decoding import DecodedImage, decode_in_parallel
 from protofed.data.npz_store import ArchiveInfo, Arrays, cache_folder, write_arrays
 from protofed.data.partition import EqualPartition
-from protofed.errors import ProtofedError, count_noun
+from protofed.errors import ProtofedError, count_noun, display_path
 from protofed.runtime.atomic_io import atomic_write_json, file_sha256
 
 TEST_SHARE = 0.2  # of each class of a domain that brings no split

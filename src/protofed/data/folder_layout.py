@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.data.image_decoding import display_path
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, display_path
 
 ENDINGS = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif"),

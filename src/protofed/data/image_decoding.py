@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from protofed.data.folder_layout import ImageFile, StrayFile
-from protofed.errors import ProtofedError, printable_text
+from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_parent, ignore_sigint_in_children
 from protofed.runtime.progress import telling
 from protofed.runtime.resources import usable_cores
@@ -168,11 +167,6 @@ def decode_images(work: tuple[int, list[str]]) -> list[DecodedImage | str]:
     """Some files, in a worker process."""
     side, paths = work
     return [decode_image(path, side) for path in paths]
-
-
-def display_path(name: str | Path) -> str:
-    """A stranger's file name as one printable line."""
-    return printable_text(os.fsencode(name).decode("utf-8", "backslashreplace"))
 
 
 CHUNK = 16  # files that a worker takes at a time

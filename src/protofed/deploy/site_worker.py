@@ -22,7 +22,7 @@ from protofed.core.metrics import count_correct
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import ArrayDataset, Site
 from protofed.core.training import torch_threads
-from protofed.data.benchmark_info import Benchmark, Domain
+from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.folder_images import read_site_domain
 from protofed.deploy.client_state_store import ClientStateStore, KeptReply
 from protofed.deploy.console import name_some, print_line

@@ -14,8 +14,8 @@ from torch import Tensor
 from protofed.core.model import model_from_net
 from protofed.data.folder_images import folder_label
 from protofed.data.folder_layout import StrayFile, walk_files
-from protofed.data.image_decoding import DecodedImage, decode_in_parallel, display_path
-from protofed.errors import ProtofedError, printable_text
+from protofed.data.image_decoding import DecodedImage, decode_in_parallel
+from protofed.errors import ProtofedError, display_path, printable_text
 from protofed.export.inference_module import InferenceModule, TrainedProduct
 from protofed.figures.gradcam import explanation_figure, grad_cam
 from protofed.runtime.atomic_io import atomic_write

@@ -12,7 +12,8 @@ from torch import Tensor
 from protofed.core.model import ImageShape, Net
 from protofed.core.rng import stream_seed
 from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, Site
-from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Colour
+from protofed.data.benchmark import Benchmark
+from protofed.data.benchmark_info import BenchmarkInfo, Colour
 from protofed.data.benchmarks import benchmark_info
 from protofed.data.partition import (
     ClientPart,

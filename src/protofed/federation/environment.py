@@ -6,7 +6,7 @@ import hashlib
 import platform
 from importlib.metadata import version
 
-from protofed.data.benchmark_info import Benchmark
+from protofed.data.benchmark import Benchmark
 
 
 def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from protofed.core.site import ArrayDataset, ClientId, Site, holdout_size
-from protofed.data.benchmark_info import Benchmark, Domain
+from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.folder_images import FolderInfo
 from protofed.data.partition import ClientPart, ClientPartRecord
 from protofed.errors import ProtofedError

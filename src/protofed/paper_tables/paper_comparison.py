@@ -27,7 +27,7 @@ from protofed.paper_tables.recipe import (
     read_recipe,
     recipe_names,
 )
-from protofed.paper_tables.run_recipe import RunPlan, Scale, rough_estimate
+from protofed.paper_tables.run_plan import RunPlan, Scale, rough_estimate
 
 AVG = "AVG"
 SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign
