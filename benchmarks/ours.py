@@ -48,10 +48,10 @@ class Counts(Method[Any, Any]):
     """Reports with each reply how much was trained, from whichever process it was."""
 
     def train(
-        self, site: Site, inbox: Message, state: Any, step: RoundContext
+        self, site: Site, received: Message, state: Any, context: RoundContext
     ) -> tuple[Message, Any]:
         counter = Counter(site.pixels)
-        reply, state = super().train(replace(site, pixels=counter), inbox, state, step)
+        reply, state = super().train(replace(site, pixels=counter), received, state, context)
         counts = {"steps": counter.steps, "samples": counter.samples}
         return replace(reply, metrics={**reply.metrics, **counts}), state
 

@@ -50,9 +50,9 @@ def seconds_of(site: Site, method: str) -> tuple[Counter[str], int]:
     reply, _ = chosen.train(
         site, chosen.publish(server), None, RoundContext(0, 2)
     )  # warm, and for a merge
-    inbox = chosen.publish(chosen.merge(site, server, {site.id: reply}, RoundContext(0, 2)))
+    received = chosen.publish(chosen.merge(site, server, {site.id: reply}, RoundContext(0, 2)))
     with profile(activities=[ProfilerActivity.CPU]) as watched:
-        chosen.train(site, inbox, None, RoundContext(1, 2))
+        chosen.train(site, received, None, RoundContext(1, 2))
     found: Counter[str] = Counter()
     for event in watched.key_averages():
         found[part_of(event.key)] += event.self_cpu_time_total / 1e6

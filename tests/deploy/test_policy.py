@@ -41,9 +41,9 @@ class Careful(LocalEngine[Any, Any]):
     policy = SitePolicy(min_examples=1)
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> dict[ClientId, Message]:
-        replies = super().exchange(inboxes, step)
+        replies = super().exchange(messages, context)
         return {client: self.policy.filtered(reply) for client, reply in replies.items()}
 
 
@@ -69,10 +69,10 @@ def letters(name: str) -> list[tuple[Message, ReplyTemplate]]:
     server, step = method.init_server(site), RoundContext(0, 2)
     for leg in range(method.exchanges):
         now = step._replace(exchange=leg)
-        inboxes = method.send(site, server, sorted(sites), now)
-        replies = engine.exchange(inboxes, now)
+        messages = method.send(site, server, sorted(sites), now)
+        replies = engine.exchange(messages, now)
         for client, reply in replies.items():
-            found.append((reply, expected_reply(method, site, client, inboxes[client], now)))
+            found.append((reply, expected_reply(method, site, client, messages[client], now)))
         server = method.merge(site, server, replies, now)
     return found
 

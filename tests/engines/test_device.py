@@ -70,15 +70,15 @@ def _guessed() -> Iterator[None]:
 class Elsewhere(LocalEngine[Any, Any]):
     """Trains on `meta`, and brings home what a client on the CPU would have said."""
 
-    def _train(self, client: int, inbox: Any, step: RoundContext) -> Any:
+    def _train(self, client: int, received: Any, context: RoundContext) -> Any:
         with _guessed():
             at, here = self.sites[client].to_device(META), self.state(client)
-            fitted = self.method.train(at, tree.to(inbox, META), tree.to(here, META), step)
+            fitted = self.method.train(at, tree.to(received, META), tree.to(here, META), context)
         for leaf in tree.leaves(list(fitted)):
             assert leaf.is_meta or not leaf.dim(), (
                 "a tensor of the reply or the state was made on the CPU"
             )
-        return super()._train(client, inbox, step)
+        return super()._train(client, received, context)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -88,12 +88,12 @@ def test_clients_compute_where_their_images_are(name: str) -> None:
     engine, state = Elsewhere(method, {SERVER: server, **sites}), method.init_server(server)
     for number in range(2):
         state = run_round(method, server, state, engine, sorted(sites), RoundContext(number, 2))
-    inbox = tree.to(method.publish(state), META)
+    received = tree.to(method.publish(state), META)
     for client in sites:
         with _guessed():
             site, own = sites[client].to_device(META), tree.to(engine.state(client), META)
             x, _ = next(site.eval_batches(site.train))
-            assert method.predict(site, inbox, own, x).is_meta
+            assert method.predict(site, received, own, x).is_meta
             assert all(
-                s.is_meta for s in method.auxiliary_predictions(site, inbox, own, x).values()
+                s.is_meta for s in method.auxiliary_predictions(site, received, own, x).values()
             )

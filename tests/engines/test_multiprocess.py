@@ -140,8 +140,8 @@ def test_a_fault_of_a_client_is_raised_here_with_its_trace(hire: Hire) -> None:
     method = METHODS["fedavg"]()
     server, sites, tests = federation(method)
     engine = Borrowing(hire(2), method, sites, tests)
-    inbox = method.publish(method.init_server(server))
-    broken = tree.map(lambda leaf: leaf[:0] if leaf.dim() else leaf, inbox)
+    received = method.publish(method.init_server(server))
+    broken = tree.map(lambda leaf: leaf[:0] if leaf.dim() else leaf, received)
     with pytest.raises(RuntimeError) as caught:
         engine.exchange({0: broken}, RoundContext(0, 1))
     assert "in a worker process" in "".join(caught.value.__notes__)
@@ -155,11 +155,11 @@ class Telling(FedAvg):
     raises: bool = False
 
     def train(
-        self, site: Site, inbox: Message, state: Any, step: RoundContext
+        self, site: Site, received: Message, state: Any, context: RoundContext
     ) -> tuple[Message, Any]:
         if self.raises:
             raise ConnectionRefusedError("the tracking server does not answer")
-        reply, state = super().train(site, inbox, state, step)
+        reply, state = super().train(site, received, state, context)
         return replace(reply, metrics={"threads": float(torch.get_num_threads())}), state
 
 
@@ -170,17 +170,17 @@ def test_threads_are_the_specs_whatever_the_environment_says(
         monkeypatch.setenv(name, "2")
     server, sites, tests = federation(Telling())
     engine = WorkerEngine(Telling(), sites, tests, workers=1, threads=1)
-    inbox = Telling().publish(Telling().init_server(server))
-    assert engine.exchange({0: inbox}, RoundContext(0, 1))[0].metrics == {"threads": 1.0}
+    received = Telling().publish(Telling().init_server(server))
+    assert engine.exchange({0: received}, RoundContext(0, 1))[0].metrics == {"threads": 1.0}
     engine.close()
 
 
 def test_a_clients_own_network_fault_is_not_taken_for_a_dead_worker(hire: Hire) -> None:
     server, sites, tests = federation(Telling())
     engine = Borrowing(hire(2), Telling(raises=True), sites, tests)
-    inbox = Telling().publish(Telling().init_server(server))
+    received = Telling().publish(Telling().init_server(server))
     with pytest.raises(ConnectionRefusedError, match="the tracking server does not answer"):
-        engine.exchange({0: inbox}, RoundContext(0, 1))
+        engine.exchange({0: received}, RoundContext(0, 1))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "local"])

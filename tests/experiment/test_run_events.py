@@ -34,10 +34,10 @@ def lying(monkeypatch: pytest.MonkeyPatch, bad: Bad) -> None:
 
     class Lying(LocalEngine[Any, Any]):
         def exchange(
-            self, inboxes: Mapping[int, Message], step: RoundContext
+            self, messages: Mapping[int, Message], context: RoundContext
         ) -> dict[int, Message]:
-            replies = super().exchange(inboxes, step)
-            return {c: nonsense(m) if bad(c, step) else m for c, m in replies.items()}
+            replies = super().exchange(messages, context)
+            return {c: nonsense(m) if bad(c, context) else m for c, m in replies.items()}
 
     def engine(experiment: Experiment, federation: Federation, *more: object) -> Engine:
         return Lying(experiment.method, federation.everyone, federation.tests)

@@ -61,13 +61,13 @@ def test_the_labels_are_those_of_the_runs_own_predictions(
     said = opened.predictions(ArrayDataset(torch.from_numpy(pixels), labels))
     assert [one["label"] for one in answers] == [("bird", "cat")[n] for n in said.tolist()]
     assert len(answers) == 24
-    inbox, (site, model) = opened.method.publish(opened.server), opened.model()
-    assert inbox.protos is not None
+    received, (site, model) = opened.method.publish(opened.server), opened.model()
+    assert received.protos is not None
     z = site.forward_eval(model, site.pixels.normalize(torch.from_numpy(pixels))).z
     for one, feature in zip(answers, z, strict=True):  # the nearest by a slow loop
-        gaps = (inbox.protos.vectors - feature).square().sum(1).sqrt().tolist()
+        gaps = (received.protos.vectors - feature).square().sum(1).sqrt().tolist()
         place = gaps.index(min(gaps))
-        label = ("bird", "cat")[int(inbox.protos.labels[place])]
+        label = ("bird", "cat")[int(received.protos.labels[place])]
         assert one["nearest_prototype"]["label"] == label
         assert one["nearest_prototype"]["distance"] == pytest.approx(gaps[place], rel=1e-4)
 

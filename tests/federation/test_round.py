@@ -40,10 +40,10 @@ class TwistedEngine(LocalEngine[Any, Any]):
     legs: tuple[int, ...] = (0, 1)  # in which it happens
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> dict[ClientId, Message]:
-        replies = dict(super().exchange(inboxes, step))
-        return dict(self.twist(replies)) if step.exchange in self.legs else replies
+        replies = dict(super().exchange(messages, context))
+        return dict(self.twist(replies)) if context.exchange in self.legs else replies
 
 
 def played(
@@ -90,7 +90,7 @@ def test_a_round_of_bad_replies_leaves_the_state_as_it_was(name: str) -> None:
         assert end is start, "also where an earlier leg had been merged"
         *refused, failed = events
         assert [event.client for event in refused] == [0, 1, 2, 3]
-        assert (failed.client, failed.step.exchange) == (None, legs[0])
+        assert (failed.client, failed.context.exchange) == (None, legs[0])
         assert "0 of 4 replies are left, and 1 are needed" in failed.reason
 
 
@@ -122,12 +122,12 @@ def test_replies_repeated_and_in_any_order_count_once() -> None:
     method, dice = FedAvg(), random.Random(0)
     site, sites = toy_sites(method)
     start = method.init_server(site)
-    inboxes = method.send(site, start, sorted(sites), STEP)
-    once = LocalEngine(method, sites).exchange(inboxes, STEP)
+    messages = method.send(site, start, sorted(sites), STEP)
+    once = LocalEngine(method, sites).exchange(messages, STEP)
 
     class Postman(LocalEngine[Any, Any]):
         def exchange(
-            self, inboxes: Mapping[ClientId, Message], step: RoundContext
+            self, messages: Mapping[ClientId, Message], context: RoundContext
         ) -> dict[int, Message]:
             deliveries = [pair for pair in once.items() for _ in range(dice.randint(1, 3))]
             dice.shuffle(deliveries)
@@ -179,13 +179,13 @@ class BadServer(FedExg):
     how = ""
 
     def merge(
-        self, site: Site, server: Any, replies: Mapping[int, Message], step: RoundContext
+        self, site: Site, server: Any, replies: Mapping[int, Message], context: RoundContext
     ) -> Any:
         if self.how == "diverged":
             raise DivergedError(7, "the loss")
-        merged = super().merge(site, server, replies, step)
+        merged = super().merge(site, server, replies, context)
         scaled = tree.map(lambda leaf: leaf * (1e38 if leaf.is_floating_point() else 1), merged)
-        return tree.map(lambda leaf: leaf * 10, scaled) if step.exchange else merged
+        return tree.map(lambda leaf: leaf * 10, scaled) if context.exchange else merged
 
 
 @pytest.mark.parametrize(("how", "word"), [("", "model.weights"), ("diverged", "the loss")])

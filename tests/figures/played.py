@@ -22,8 +22,8 @@ DOMAINS = ["optical", "print"]
 class Contrary(FedAvg):
     """Predicts what its net likes least."""
 
-    def predict(self, site: Site, inbox: Message, state: None, x: Tensor) -> Tensor:
-        return -super().predict(site, inbox, state, x)
+    def predict(self, site: Site, received: Message, state: None, x: Tensor) -> Tensor:
+        return -super().predict(site, received, state, x)
 
 
 def played(factory: pytest.TempPathFactory, method: str, **sections: Any) -> Path:

@@ -46,14 +46,14 @@ class Server:
         method, step = self.experiment.method, RoundContext(0, self.experiment.rounds)
         self.first = method.send(self.site, method.init_server(self.site), [0], step)[0]
 
-    def inbox(self, shift: float = 0.0) -> Message:
+    def received(self, shift: float = 0.0) -> Message:
         """An honest message, moved a little."""
         weights = {name: part + shift for name, part in self.first.model.weights.items()}
         return replace(self.first, model=replace(self.first.model, weights=weights))
 
     def train(self, **more: Any) -> SiteRequest:
         """A question to train the first round, or something else."""
-        given = {"rounds": self.experiment.rounds, "inbox": self.inbox(), **more}
+        given = {"rounds": self.experiment.rounds, "received": self.received(), **more}
         return SiteRequest(
             **{"what": "train", "brief": self.brief, "run": RUN, "session": SESSION, **given}
         )
@@ -97,16 +97,18 @@ def test_a_round_is_trained_with_another_message_only_so_often(
 ) -> None:
     desk, server = site(images, tmp_path / "home", max_repeats=2), Server(known)
     faults = [
-        told(desk, server.train(inbox=server.inbox(shift / 100), session=f"{shift:016x}")).fault
+        told(
+            desk, server.train(received=server.received(shift / 100), session=f"{shift:016x}")
+        ).fault
         for shift in range(6)
     ]
     assert faults[:3] == [""] * 3
     assert all("allows 2 repeats" in fault for fault in faults[3:])
     # Neither a restart of the site nor another session makes it forget.
     fresh = site(images, tmp_path / "home", max_repeats=2)
-    assert "allows 2 repeats" in told(fresh, server.train(inbox=server.inbox(0.5))).fault
-    assert told(fresh, server.train(inbox=server.inbox(0.02))).fault == ""  # asked before
-    assert told(fresh, server.train(inbox=server.inbox(0.5), round=1)).fault == ""
+    assert "allows 2 repeats" in told(fresh, server.train(received=server.received(0.5))).fault
+    assert told(fresh, server.train(received=server.received(0.02))).fault == ""  # asked before
+    assert told(fresh, server.train(received=server.received(0.5), round=1)).fault == ""
 
 
 def test_two_messages_in_turn_are_trained_once_each(
@@ -114,11 +116,11 @@ def test_two_messages_in_turn_are_trained_once_each(
 ) -> None:
     desk, server = site(images, tmp_path / "home", max_repeats=2), Server(known)
     for turn in range(8):
-        ask = server.train(inbox=server.inbox(turn % 2), session=f"{turn:016x}")
+        ask = server.train(received=server.received(turn % 2), session=f"{turn:016x}")
         assert told(desk, ask).fault == ""
     assert capsys.readouterr().out.count("trained in") == 2
     (tmp_path / "home" / "runs" / RUN / "lineage.json").write_text("[[")  # damage costs no more
-    assert told(desk, server.train(inbox=server.inbox(0.0))).fault == ""
+    assert told(desk, server.train(received=server.received(0.0))).fault == ""
 
 
 def test_scores_of_a_model_with_private_state_are_counted_by_that_state(
@@ -132,9 +134,9 @@ def test_scores_of_a_model_with_private_state_are_counted_by_that_state(
         session = f"{shift:016x}"
         rows = torch.full((2, server.site.net.features), float(shift))
         protos = Prototypes(rows, torch.arange(2), torch.ones(2).long())
-        inbox = replace(server.first, protos=protos)
-        assert told(desk, server.train(inbox=inbox, session=session)).fault == ""
-        faults.append(told(desk, server.score(session=session, inbox=server.first)).fault)
+        received = replace(server.first, protos=protos)
+        assert told(desk, server.train(received=received, session=session)).fault == ""
+        faults.append(told(desk, server.score(session=session, received=server.first)).fault)
     assert faults[0] == ""
     assert sum("allows 1 scores" in fault for fault in faults) >= 2
 
@@ -236,11 +238,11 @@ def test_scores_are_told_as_often_as_the_spec_and_the_policy_say(
 
 def one_bias(server: Server, label: int, size: float = 1.0) -> Message:
     """A model that gives one answer: its score is the number of that class's test images."""
-    inbox = server.inbox()
-    weights = {name: torch.zeros_like(part) for name, part in inbox.model.weights.items()}
+    received = server.received()
+    weights = {name: torch.zeros_like(part) for name, part in received.model.weights.items()}
     bias = next(name for name in reversed(list(weights)) if name.endswith("bias"))
     weights[bias][label] = size
-    return replace(inbox, model=replace(inbox.model, weights=weights))
+    return replace(received, model=replace(received.model, weights=weights))
 
 
 def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
@@ -249,13 +251,13 @@ def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
     server = Server(known, rounds=2)
     frank = site(images, tmp_path / "frank", max_repeats=9)
     counted = [
-        json.loads(told(frank, server.score(inbox=one_bias(server, label))).told)[""][0]
+        json.loads(told(frank, server.score(received=one_bias(server, label))).told)[""][0]
         for label in (0, 1)
     ]
     assert sum(counted) == known[0].test  # what send_counts = true lets out
     careful = site(images, tmp_path / "careful", send_counts=False, max_repeats=9)
     for label in (0, 1):
-        answer = told(careful, server.score(inbox=one_bias(server, label)))
+        answer = told(careful, server.score(received=one_bias(server, label)))
         assert "one answer for nearly every test image" in answer.fault
         assert answer.told == ""
     few = site(images, tmp_path / "few", send_counts=False, min_examples=5)
@@ -268,12 +270,12 @@ def test_models_that_nobody_can_have_trained_are_refused(
 ) -> None:
     server, desk = Server(known), site(images, tmp_path / "home")
     forged = one_bias(server, 0, value)
-    for ask in (server.train(inbox=forged), server.score(inbox=forged)):
+    for ask in (server.train(received=forged), server.score(received=forged)):
         assert "holds NaN or a number beyond" in told(desk, ask).fault
-    name, part = next(iter(server.inbox().model.weights.items()))
+    name, part = next(iter(server.received().model.weights.items()))
     for weights in ({name: part[:1]}, {name: part.double()}, {"other": part}, {name: "x"}):
         odd = Message(model=Model(weights=weights))  # type: ignore[arg-type]
-        assert told(desk, server.train(inbox=odd)).fault
+        assert told(desk, server.train(received=odd)).fault
 
 
 def test_a_spec_cannot_point_at_a_place_on_the_site(
@@ -365,12 +367,12 @@ class Crafty:
 
     def noisy(self, server: Server) -> Message:
         """A model whose answers differ from image to image."""
-        inbox, noise = server.inbox(), torch.Generator().manual_seed(self.draw.randrange(3))
+        received, noise = server.received(), torch.Generator().manual_seed(self.draw.randrange(3))
         weights = {
             name: part + torch.randn(part.shape, generator=noise)
-            for name, part in inbox.model.weights.items()
+            for name, part in received.model.weights.items()
         }
-        return replace(inbox, model=replace(inbox.model, weights=weights))
+        return replace(received, model=replace(received.model, weights=weights))
 
     def question(self) -> Any:
         """One of them."""
@@ -386,8 +388,13 @@ class Crafty:
             what=draw.choice(["train", "train", "score", "score", "describe", "hello"]),
             run=f"{draw.choice([place, place, place, draw.randrange(9)]):016x}",
             round=draw.randrange(6),
-            inbox=draw.choice(
-                [server.inbox(shift), self.noisy(server), self.noisy(server), one_bias(server, 0)]
+            received=draw.choice(
+                [
+                    server.received(shift),
+                    self.noisy(server),
+                    self.noisy(server),
+                    one_bias(server, 0),
+                ]
             ),
         )
         if ask.what in ("describe", "hello"):
@@ -459,9 +466,9 @@ class Watched(RequestHandler):
         record = AnswerLedger(self.home).runs[ask.run]
         assert len(record.trained[ask.round, ask.leg]) <= 1 + STRICT["max_repeats"]
         asked = self.exchanges.setdefault((ask.run, ask.round, ask.leg), set())
-        asked.add(pack_tree(ask.inbox))
+        asked.add(pack_tree(ask.received))
         assert len(asked) <= 1 + STRICT["max_repeats"]
-        assert all(bool((part.abs() < 1e5).all()) for part in ask.inbox.model.weights.values())
+        assert all(bool((part.abs() < 1e5).all()) for part in ask.received.model.weights.values())
         if answer.reply.protos is not None:
             assert set(answer.reply.protos.counts.tolist()) == {1}
 
@@ -472,9 +479,11 @@ class Watched(RequestHandler):
         assert ask.round >= 1
         assert ask.round % every == 0 or ask.round == spec["rounds"]
         scores = self.scores.setdefault(ask.run, set())
-        scores.add((ask.round, pack_tree(ask.inbox)))
+        scores.add((ask.round, pack_tree(ask.received)))
         assert len(scores) <= STRICT["max_scores"]
-        assert not all(bool((part == 0).all()) for part in _convolutions(ask.inbox.model.weights))
+        assert not all(
+            bool((part == 0).all()) for part in _convolutions(ask.received.model.weights)
+        )
 
 
 def _convolutions(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:

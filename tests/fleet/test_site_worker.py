@@ -30,9 +30,9 @@ def first_ask(images: Path, home: Path) -> SiteRequest:
     experiment = remote_experiment({**SPEC, "method": "scaffold"}, known)
     federation = remote_federation(experiment, known)
     method, site = experiment.method, federation.server
-    inbox = method.send(site, method.init_server(site), [0], RoundContext(0, 2))[0]
+    received = method.send(site, method.init_server(site), [0], RoundContext(0, 2))[0]
     brief = run_description(experiment, known)
-    return SiteRequest("train", brief, RUN, SESSION, rounds=2, inbox=inbox)
+    return SiteRequest("train", brief, RUN, SESSION, rounds=2, received=received)
 
 
 def test_a_repeated_question_gets_the_same_answer_and_moves_no_state(

@@ -63,9 +63,9 @@ class Losing(LocalEngine[Any, Any]):
     lost: Sequence[ClientId] = ()
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> dict[ClientId, Message]:
-        replies = super().exchange(inboxes, step)
+        replies = super().exchange(messages, context)
         return {client: reply for client, reply in replies.items() if client not in self.lost}
 
 
@@ -153,7 +153,7 @@ class EvenAvg(Method):
         site: Site,
         server: ServerState,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> ServerState:
         weights = tree.mean([reply.model.weights for reply in replies.values()], [1] * len(replies))
         return ServerState(Model(weights, average_models(replies).buffers))

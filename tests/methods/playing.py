@@ -69,13 +69,13 @@ def after(method: AnyMethod, rounds: int = 2, planned: int | None = None) -> Mod
     return model
 
 
-def is_constant(received: Tensor, method: AnyMethod, inbox: Message) -> bool:
-    """Whether a client's loss moves all of its model, and `received` not even where it could."""
+def is_constant(part: Tensor, method: AnyMethod, received: Message) -> bool:
+    """Whether a client's loss moves all of its model, and `part` not even where it could."""
     _, sites = toy_sites(method)
     site, model = sites[1], sites[1].initial_model()
-    for leaf in (received, *model.weights.values()):
+    for leaf in (part, *model.weights.values()):
         leaf.requires_grad_()
     batch = next(site.batches(RoundContext(1, 4)))
-    method.loss(site, inbox, method.init_client(site), model, batch).backward()
+    method.loss(site, received, method.init_client(site), model, batch).backward()
     assert all(leaf.grad is not None for leaf in model.weights.values())
-    return received.grad is None
+    return part.grad is None

@@ -19,7 +19,7 @@ from protofed.testing import toy_sites
 STEP = RoundContext(0, 1)
 
 
-def plain_sgd(site: Site, step: RoundContext) -> Model:
+def plain_sgd(site: Site, context: RoundContext) -> Model:
     """A centralised loop as everybody writes it, on the site's own net."""
     net = site.net
     start = {**site.initial_model().weights, **site.initial_model().buffers}
@@ -30,7 +30,7 @@ def plain_sgd(site: Site, step: RoundContext) -> Model:
         momentum=site.training.momentum,
         weight_decay=site.training.weight_decay,
     )
-    for batch in site.batches(step):
+    for batch in site.batches(context):
         net.train(len(batch.y) > 1)
         optimiser.zero_grad()
         F.cross_entropy(net(batch.x).logits, batch.y).backward()

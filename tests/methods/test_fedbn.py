@@ -32,9 +32,9 @@ def test_no_batch_norm_entry_ever_travels() -> None:
     site, sites = toy_sites(FedBN())
     method = FedBN()
     server = method.init_server(site)
-    inboxes = method.send(site, server, sorted(sites), RoundContext(0, 1))
-    replies = LocalEngine(method, sites).exchange(inboxes, RoundContext(0, 1))
-    for message in (*inboxes.values(), *replies.values()):
+    messages = method.send(site, server, sorted(sites), RoundContext(0, 1))
+    replies = LocalEngine(method, sites).exchange(messages, RoundContext(0, 1))
+    for message in (*messages.values(), *replies.values()):
         assert tree.nbytes(message.model.only(*BN)) == 0
         assert message.model.buffers == {}
         assert set(message.model.weights) == set(site.initial_model().without(*BN).weights)

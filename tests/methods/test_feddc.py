@@ -109,20 +109,20 @@ def test_without_variates_and_alpha_a_client_does_as_with_fedavg_bit_for_bit() -
     for number, client in enumerate(sites.values()):
         start = method.init_client(site)
         state = FedDCClient(tree.map(lambda w: w + 1, start.drift), start.variate)
-        inbox = Message(site.initial_model(), extras={"variate": start.variate})
-        mine, _ = method.train(client, inbox, state, RoundContext(number, 9))
-        theirs, _ = FedAvg().train(client, inbox, None, RoundContext(number, 9))
+        received = Message(site.initial_model(), extras={"variate": start.variate})
+        mine, _ = method.train(client, received, state, RoundContext(number, 9))
+        theirs, _ = FedAvg().train(client, received, None, RoundContext(number, 9))
         assert tree.equal(mine.model, theirs.model)
 
 
 def test_in_its_first_round_a_client_does_as_with_fedprox_and_feddyn() -> None:
     method = FedDC(alpha=2)
     site, sites = toy_sites(method)
-    inbox = method.send(site, method.init_server(site), [1], RoundContext(0, 1))[1]
-    mine, _ = method.train(sites[1], inbox, method.init_client(site), RoundContext(0, 1))
+    received = method.send(site, method.init_server(site), [1], RoundContext(0, 1))[1]
+    mine, _ = method.train(sites[1], received, method.init_client(site), RoundContext(0, 1))
     mu, dyn = 2 / relative_size(site, 1), FedDyn(alpha=2)
-    prox, _ = FedProx(mu=mu).train(sites[1], inbox, None, RoundContext(0, 1))
-    other, _ = dyn.train(sites[1], inbox, dyn.init_client(site), RoundContext(0, 1))
+    prox, _ = FedProx(mu=mu).train(sites[1], received, None, RoundContext(0, 1))
+    other, _ = dyn.train(sites[1], received, dyn.init_client(site), RoundContext(0, 1))
     torch.testing.assert_close(mine.model.weights, prox.model.weights)
     torch.testing.assert_close(mine.model.weights, other.model.weights)
 
@@ -134,9 +134,9 @@ def test_the_loss_is_a_loop_over_all_weights() -> None:
     model = site.initial_model()
     start = tree.map(lambda w: w.float() + 0.1, site.initial_model())
     h, g, G = (tree.map(fn, model.weights) for fn in (torch.sin, torch.cos, torch.tanh))
-    inbox = Message(start, extras={"variate": G})
-    found = method.loss(site, inbox, FedDCClient(h, g), tree.clone(model), batch).item()
-    expected = EvenAvg().loss(site, inbox, None, tree.clone(model), batch).item()
+    received = Message(start, extras={"variate": G})
+    found = method.loss(site, received, FedDCClient(h, g), tree.clone(model), batch).item()
+    expected = EvenAvg().loss(site, received, None, tree.clone(model), batch).item()
     for name, w in model.weights.items():
         expected += 0.7 / (2 * r) * float((w - (start.weights[name] - h[name])).square().sum())
         expected += float((w * (G[name] / r - g[name])).sum())
@@ -147,9 +147,9 @@ def test_buffers_are_fedavgs_and_have_neither_drift_nor_variate() -> None:
     method = FedDC()
     site, sites = toy_sites(method)
     server, step = method.init_server(site), RoundContext(0, 1)
-    inboxes = method.send(site, server, [0, 3], step)
+    messages = method.send(site, server, [0, 3], step)
     replies = {
-        c: method.train(sites[c], inboxes[c], method.init_client(site), step)[0] for c in (0, 3)
+        c: method.train(sites[c], messages[c], method.init_client(site), step)[0] for c in (0, 3)
     }
     merged = method.merge(site, server, replies, step)
     plain = FedAvg().merge(site, FedAvg().init_server(site), replies, step)
@@ -162,8 +162,8 @@ def test_without_a_learning_rate_nothing_moves() -> None:
     site, sites = toy_sites(method)
     still = replace(sites[1], training=replace(sites[1].training, lr=0.0))
     ones = tree.map(torch.ones_like, site.initial_model().weights)
-    inbox = Message(site.initial_model(), extras={"variate": ones})
-    reply, new = method.train(still, inbox, FedDCClient(ones, ones), RoundContext(0, 1))
+    received = Message(site.initial_model(), extras={"variate": ones})
+    reply, new = method.train(still, received, FedDCClient(ones, ones), RoundContext(0, 1))
     assert tree.equal(new, FedDCClient(ones, ones))
     assert not any(leaf.any() for leaf in tree.leaves(reply.extras))
 

@@ -94,11 +94,11 @@ def test_alpha_and_clip_move_the_result(method: FedDyn) -> None:
 def test_in_its_first_round_a_client_does_as_with_fedprox() -> None:
     method = FedDyn(alpha=2, clip=0)
     site, sites = toy_sites(method)
-    inbox = Message(site.initial_model())
+    received = Message(site.initial_model())
     for client in sites.values():
-        mine, _ = method.train(client, inbox, method.init_client(client), RoundContext(0, 1))
+        mine, _ = method.train(client, received, method.init_client(client), RoundContext(0, 1))
         mu = 2 / relative_size(client, client.id)
-        theirs, _ = FedProx(mu=mu).train(client, inbox, None, RoundContext(0, 1))
+        theirs, _ = FedProx(mu=mu).train(client, received, None, RoundContext(0, 1))
         torch.testing.assert_close(mine.model.weights, theirs.model.weights)
 
 
@@ -107,22 +107,22 @@ def test_the_loss_is_the_codes_but_for_a_constant() -> None:
     method = FedDyn(alpha=0.7)
     _, sites = toy_sites(method)
     site, batch = sites[1], next(sites[1].batches(RoundContext(0, 1)))
-    inbox = Message(site.initial_model())
-    state = tree.map(lambda w: 0.1 * w.sin(), inbox.model.weights)
+    received = Message(site.initial_model())
+    state = tree.map(lambda w: 0.1 * w.sin(), received.model.weights)
     alpha = 0.7 / (4 * 24 / 114)
     gaps = []
     for factor in (1.0, 1.3, 0.2):
-        weights = {n: factor * w + 0.01 for n, w in inbox.model.weights.items()}
-        model = Model(weights, tree.clone(inbox.model.buffers))
-        value = method.loss(site, inbox, state, tree.clone(model), batch).item()
+        weights = {n: factor * w + 0.01 for n, w in received.model.weights.items()}
+        model = Model(weights, tree.clone(received.model.buffers))
+        value = method.loss(site, received, state, tree.clone(model), batch).item()
         term = 0.0
         for name, w in weights.items():
-            term += float((w * (state[name] - inbox.model.weights[name])).sum())
+            term += float((w * (state[name] - received.model.weights[name])).sum())
             term += float((w * w).sum()) / 2
-        task = EvenAvg().loss(site, inbox, None, model, batch).item()
+        task = EvenAvg().loss(site, received, None, model, batch).item()
         gaps.append(value - task - alpha * term)
     assert gaps == pytest.approx([gaps[0]] * 3, abs=1e-4)
-    constant = proximal_term(inbox.model, tree.map(torch.zeros_like, inbox.model)).item()
+    constant = proximal_term(received.model, tree.map(torch.zeros_like, received.model)).item()
     assert gaps[0] == pytest.approx(alpha * constant, abs=1e-4)
 
 
@@ -130,9 +130,9 @@ def test_buffers_are_averaged_by_size_and_have_no_state() -> None:
     method = FedDyn()
     site, sites = toy_sites(method)
     server, step = method.init_server(site), RoundContext(0, 1)
-    inboxes = method.send(site, server, [0, 3], step)
+    messages = method.send(site, server, [0, 3], step)
     outcomes = {
-        c: method.train(sites[c], inboxes[c], method.init_client(site), step) for c in (0, 3)
+        c: method.train(sites[c], messages[c], method.init_client(site), step) for c in (0, 3)
     }
     merged = method.merge(site, server, {c: reply for c, (reply, _) in outcomes.items()}, step)
     assert merged.drift.keys() == outcomes[0][1].keys() == site.initial_model().weights.keys()

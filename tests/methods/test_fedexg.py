@@ -79,11 +79,11 @@ def test_alone_and_without_momentum_it_is_one_training_over_both_legs() -> None:
     client = replace(sites[2], training=replace(sites[2].training, epochs=1, momentum=0.0))
     server, _ = one_round({2: client}, site)
     batches = chain(client.batches(RoundContext(0, 1, 0)), client.batches(RoundContext(0, 1, 1)))
-    inbox = Message(site.initial_model())
+    received = Message(site.initial_model())
     plain = fit_model(
         site.initial_model(),
         batches,
-        lambda model, batch: Method().loss(client, inbox, None, model, batch),
+        lambda model, batch: Method().loss(client, received, None, model, batch),
         client.training,
     )
     assert tree.equal(server.model, plain.trained)

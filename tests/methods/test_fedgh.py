@@ -137,12 +137,12 @@ def test_only_the_head_goes_down_and_only_prototypes_come_up() -> None:
 
 def test_a_client_is_scored_with_its_own_head_and_the_global_one_beside() -> None:
     method, run = FedGH(), play(FedGH())
-    site, state, inbox = run.sites[1], run.states[1], method.publish(run.server)
+    site, state, received = run.sites[1], run.states[1], method.publish(run.server)
     x = site.pixels.normalize(site.train.images)
     z, head = site.forward_eval(state, x).z, run.server.model.weights
-    own = method.predict(site, inbox, state, x)
+    own = method.predict(site, received, state, x)
     assert torch.equal(own, site.forward_eval(state, x).logits)
-    theirs = method.auxiliary_predictions(site, inbox, state, x)["global head"]
+    theirs = method.auxiliary_predictions(site, received, state, x)["global head"]
     torch.testing.assert_close(theirs, z @ head["head.weight"].T + head["head.bias"])
     assert not torch.equal(own, theirs)
 

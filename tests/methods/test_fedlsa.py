@@ -42,10 +42,10 @@ def added(method: FedLSA, h: Tensor, y: Tensor, anchors: Tensor) -> float:
     """What the anchors add to cross entropy for features h [B, 3]."""
     site = bare_site()
     batch = TrainingBatch(h[:, :, None, None], y, RoundContext(0, 1), 0, 0)
-    inbox = Message(extras={"anchors": anchors})
+    received = Message(extras={"anchors": anchors})
     whole, plain = (
         method.loss(site, inbox_, None, site.initial_model(), batch).item()
-        for inbox_ in (inbox, Message())
+        for inbox_ in (received, Message())
     )
     return whole - plain
 

@@ -80,9 +80,9 @@ def test_the_mutual_phase_is_two_descents_written_as_a_loop() -> None:
     """Both losses are taken from the outputs before either model's step."""
     method, run = FedMe(mutual=2), Played(FedMe(mutual=2))
     site, step = run.sites[2], RoundContext(0, 1, 1)
-    inbox = run.down[1][2]
-    reply, _ = method.train(site, inbox, run.up[0][2].model, step)
-    own, theirs = tree.clone(run.up[0][2].model), tree.clone(inbox.model)
+    received = run.down[1][2]
+    reply, _ = method.train(site, received, run.up[0][2].model, step)
+    own, theirs = tree.clone(run.up[0][2].model), tree.clone(received.model)
     one, two = (
         torch.optim.SGD(
             [leaf.requires_grad_() for leaf in model.weights.values()],
@@ -179,9 +179,9 @@ def test_a_client_alone_trains_its_own_model_twice_the_same() -> None:
 
 def test_a_model_kept_from_a_lost_exchange_has_no_effect() -> None:
     site, sites = toy_sites(FedMe())
-    inbox, stale = Message(site.initial_model()), scalar(5)
+    received, stale = Message(site.initial_model()), scalar(5)
     one, two = (
-        FedMe().train(sites[1], inbox, state, RoundContext(1, 2)) for state in (Model(), stale)
+        FedMe().train(sites[1], received, state, RoundContext(1, 2)) for state in (Model(), stale)
     )
     assert tree.equal(list(one), list(two))
 
@@ -189,9 +189,9 @@ def test_a_model_kept_from_a_lost_exchange_has_no_effect() -> None:
 def test_epochs_are_shared_by_the_two_phases() -> None:
     def steps(site: Site, method: FedMe) -> tuple[int, ...]:
         """Batches that a model has seen after each phase, by the counter of its batch norm."""
-        inbox = Message(site.initial_model())
-        first, state = method.train(site, inbox, Model(), RoundContext(0, 1, 0))
-        second, _ = method.train(site, inbox, state, RoundContext(0, 1, 1))
+        received = Message(site.initial_model())
+        first, state = method.train(site, received, Model(), RoundContext(0, 1, 0))
+        second, _ = method.train(site, received, state, RoundContext(0, 1, 1))
         name = "encoder.1.num_batches_tracked"
         return tuple(int(reply.model.buffers[name]) for reply in (first, second))
 

@@ -92,8 +92,8 @@ def test_the_loss_is_the_sum_of_its_levels() -> None:
     batch = next(sites[2].batches(RoundContext(1, 2)))
     protos, semantic = rows(random(4, 8), [0, 1, 3, 4]), rows(random(4, 5).softmax(1), [0, 1, 3, 4])
     previous = tree.map(lambda leaf: leaf * 2, site.initial_model())
-    inbox = Message(model=site.initial_model(), protos=protos, extras={"semantic": semantic})
-    value = method.loss(sites[2], inbox, previous, site.initial_model(), batch)
+    received = Message(model=site.initial_model(), protos=protos, extras={"semantic": semantic})
+    value = method.loss(sites[2], received, previous, site.initial_model(), batch)
 
     out, before = (
         sites[2].forward_train(site.initial_model(), batch.x),

@@ -25,12 +25,12 @@ def table(vectors: list[list[float]], labels: list[int], counts: list[int]) -> P
     return Prototypes(torch.tensor(vectors), torch.tensor(labels), torch.tensor(counts))
 
 
-def loss_at(method: AnyMethod, step: RoundContext, protos: Prototypes | None) -> torch.Tensor:
+def loss_at(method: AnyMethod, context: RoundContext, protos: Prototypes | None) -> torch.Tensor:
     """The loss on a fixed batch of client 1 with the initial model."""
     site, sites = toy_sites(method)
-    batch = next(sites[1].batches(RoundContext(0, 1)))._replace(context=step)
-    inbox = Message(model=site.initial_model(), protos=protos)
-    return method.loss(sites[1], inbox, None, site.initial_model(), batch)
+    batch = next(sites[1].batches(RoundContext(0, 1)))._replace(context=context)
+    received = Message(model=site.initial_model(), protos=protos)
+    return method.loss(sites[1], received, None, site.initial_model(), batch)
 
 
 def centres(labels: list[int]) -> Prototypes:

@@ -39,11 +39,11 @@ def test_the_loss_is_cross_entropy_and_a_pull_written_as_a_loop() -> None:
     run = play(FedProto(), 1)
     site, method = run.sites[0], FedProto(lam=3)
     batch = next(site.batches(RoundContext(1, 2)))
-    inbox = method.publish(run.server)
-    protos = inbox.protos
+    received = method.publish(run.server)
+    protos = received.protos
     assert protos is not None
-    value = method.loss(site, inbox, Model(), tree.clone(inbox.model), batch)
-    out = site.forward_train(tree.clone(inbox.model), batch.x)
+    value = method.loss(site, received, Model(), tree.clone(received.model), batch)
+    out = site.forward_train(tree.clone(received.model), batch.x)
     total = torch.zeros(())
     for z, label in zip(out.z, batch.y, strict=True):
         for row, name in zip(protos.vectors, protos.labels, strict=True):
@@ -58,9 +58,9 @@ def test_an_image_without_a_prototype_adds_nothing_but_counts_in_the_mean() -> N
     batch = next(site.batches(RoundContext(1, 2)))
     label = int(batch.y[0])
     one = Prototypes(torch.zeros(1, 8), torch.tensor([label]), torch.tensor([1]))
-    inbox = Message(site.initial_model(), one)
+    received = Message(site.initial_model(), one)
     with_pull, without = (
-        method.loss(site, inbox, Model(), site.initial_model(), batch)
+        method.loss(site, received, Model(), site.initial_model(), batch)
         for method in (FedProto(), FedProto(lam=0))
     )
     z = site.forward_train(site.initial_model(), batch.x).z[batch.y == label]
@@ -109,8 +109,8 @@ def test_only_prototypes_travel_when_models_stay() -> None:
 def test_models_that_stay_go_on_from_round_to_round_under_the_pull() -> None:
     method = FedProto(param_avg=False)
     one, two, free = play(method, 1), play(method, 2), play(Local(), 2)
-    inbox, step = method.publish(one.server), RoundContext(1, 2)
-    _, state = method.train(one.sites[2], inbox, one.states[2], step)
+    received, step = method.publish(one.server), RoundContext(1, 2)
+    _, state = method.train(one.sites[2], received, one.states[2], step)
     assert tree.equal(state, two.states[2])
     assert not tree.equal(state, free.states[2])
 
@@ -119,24 +119,24 @@ def test_models_that_stay_go_on_from_round_to_round_under_the_pull() -> None:
 def test_the_nearest_prototype_decides_as_in_a_loop(param_avg: bool) -> None:
     method = FedProto(param_avg=param_avg)
     run = play(method, 2)
-    site, state, inbox = run.sites[1], run.states[1], method.publish(run.server)
+    site, state, received = run.sites[1], run.states[1], method.publish(run.server)
     x = site.pixels.normalize(site.train.images)
-    scores = method.auxiliary_predictions(site, inbox, state, x)["nearest prototype"]
-    model = inbox.model if param_avg else state
-    assert inbox.protos is not None
+    scores = method.auxiliary_predictions(site, received, state, x)["nearest prototype"]
+    model = received.model if param_avg else state
+    assert received.protos is not None
     for row, z in zip(scores, site.forward_eval(model, x).z, strict=True):
-        distances = [((z - c) ** 2).sum() for c in inbox.protos.vectors]
+        distances = [((z - c) ** 2).sum() for c in received.protos.vectors]
         torch.testing.assert_close(row, -torch.stack(distances))
         assert int(row.argmax()) == min(range(5), key=lambda k: float(distances[k]))
-    logits = method.predict(site, inbox, state, x)
+    logits = method.predict(site, received, state, x)
     assert torch.equal(logits, site.forward_eval(model, x).logits)
 
 
 def test_before_the_first_round_there_is_no_nearest_prototype() -> None:
     site, sites = toy_sites(FedProto())
-    inbox = FedProto().publish(FedProto().init_server(site))
+    received = FedProto().publish(FedProto().init_server(site))
     x = site.pixels.normalize(sites[0].train.images)
-    assert FedProto().auxiliary_predictions(sites[0], inbox, Model(), x) == {}
+    assert FedProto().auxiliary_predictions(sites[0], received, Model(), x) == {}
 
 
 def test_received_prototypes_are_constants() -> None:

@@ -31,10 +31,10 @@ def test_mu_moves_the_result_and_a_larger_one_keeps_it_nearer() -> None:
 
 def test_the_first_step_of_a_round_is_fedavgs() -> None:
     site, sites = toy_sites(FedAvg())
-    client, inbox = sites[0], Message(site.initial_model())
+    client, received = sites[0], Message(site.initial_model())
     batch = next(client.batches(RoundContext(0, 1)))
     losses = [
-        method.loss(client, inbox, None, site.initial_model(), batch)
+        method.loss(client, received, None, site.initial_model(), batch)
         for method in (FedAvg(), FedProx(mu=5))
     ]
     assert torch.equal(*losses)

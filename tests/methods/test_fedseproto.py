@@ -51,8 +51,8 @@ def test_domain_encoder_and_decoder_persist_across_rounds() -> None:
     method = FedSeProto(schedule="joint", alpha=0, beta=0)  # nothing trains them
     _, sites = toy_sites(method)
     kept = tree.map(lambda leaf: leaf + 1, method.init_client(sites[0]))
-    inbox = method.publish(method.init_server(sites[0]))
-    assert tree.equal(method.train(sites[0], inbox, kept, STEP)[1], kept)
+    received = method.publish(method.init_server(sites[0]))
+    assert tree.equal(method.train(sites[0], received, kept, STEP)[1], kept)
     once = play(FedSeProto(), 1).states
     assert not tree.equal(once, plain().states)
 
@@ -60,10 +60,10 @@ def test_domain_encoder_and_decoder_persist_across_rounds() -> None:
 def test_the_head_is_frozen_in_phase_two() -> None:
     method = FedSeProto()
     site = toy_sites(method)[1][1]
-    inbox = Message(protos=local_prototypes(site, site.initial_model()))
+    received = Message(protos=local_prototypes(site, site.initial_model()))
 
     def loss(model: Model, work: Work) -> Tensor:
-        return method.phase_loss(site, inbox, model, *work)
+        return method.phase_loss(site, received, model, *work)
 
     batches: list[Work] = [("split", batch) for batch in site.batches(STEP)]
     start, end = (
@@ -79,15 +79,15 @@ def test_the_head_is_frozen_in_phase_two() -> None:
 def test_after_a_round_the_head_is_that_of_phase_one(schedule: Any) -> None:
     method = FedSeProto(schedule=schedule)
     site = toy_sites(method)[1][1]
-    inbox, state = Message(site.initial_model().without(*PRIVATE)), method.init_client(site)
-    head = method.train(site, inbox, state, STEP)[0].model.only("head")
+    received, state = Message(site.initial_model().without(*PRIVATE)), method.init_client(site)
+    head = method.train(site, received, state, STEP)[0].model.only("head")
     assert not tree.equal(head, site.initial_model().only("head"))
     if schedule == "sequential":
         basic = [work for work in phase_batches(schedule, site, STEP) if work[0] == "basic"]
         only = fit_model(
             site.initial_model(),
             basic,
-            lambda m, w: method.phase_loss(site, inbox, m, *w),
+            lambda m, w: method.phase_loss(site, received, m, *w),
             site.training,
         )
         assert tree.equal(head, only.trained.only("head"))
@@ -157,10 +157,10 @@ def test_identical_images_of_one_class_lie_on_their_prototype(posterior: Any) ->
     images = site.train.images[:1].expand(7, -1, -1, -1)
     site = replace(site, train=ArrayDataset(images, torch.full((7,), 2)))
     x, y = next(site.eval_batches(site.train))
-    inbox = Message(protos=local_prototypes(site, site.initial_model()))
+    received = Message(protos=local_prototypes(site, site.initial_model()))
     with_pull, without = (
         method.phase_loss(
-            site, inbox, site.initial_model(), "split", TrainingBatch(x, y, STEP, 0, 0)
+            site, received, site.initial_model(), "split", TrainingBatch(x, y, STEP, 0, 0)
         )
         for method in (near, off)
     )
@@ -189,10 +189,10 @@ def test_without_averaging_only_prototypes_travel_between_different_nets() -> No
     assert shapes[0] != shapes[1]
     assert run.server.protos.vectors.shape == (5, 12)
     assert method.personal
-    inbox = method.publish(run.server)
+    received = method.publish(run.server)
     for client, site in run.sites.items():
         x, _ = next(site.eval_batches(site.train))
-        own = method.predict(site, inbox, run.states[client], x)
+        own = method.predict(site, received, run.states[client], x)
         assert torch.equal(own, site.forward_eval(run.states[client], x).logits)
 
 

@@ -148,9 +148,9 @@ def test_references_never_travel_and_stay_with_their_client() -> None:
 
 def test_a_client_goes_on_from_its_own_references() -> None:
     method, run = FedSR(), Run(FedSR(), rounds=1)
-    inbox, step = Message(run.model), RoundContext(1, 2)
-    _, one = method.train(run.sites[0], inbox, run.engine.states[0], step)
-    _, other = method.train(run.sites[0], inbox, method.init_client(run.sites[0]), step)
+    received, step = Message(run.model), RoundContext(1, 2)
+    _, one = method.train(run.sites[0], received, run.engine.states[0], step)
+    _, other = method.train(run.sites[0], received, method.init_client(run.sites[0]), step)
     assert not tree.equal(one, other)
     assert tree.equal(one, plain().engine.states[0])
 
@@ -210,12 +210,12 @@ def test_a_prediction_is_the_mean_softmax_over_draws_in_a_loop() -> None:
 
 
 def test_scores_do_not_depend_on_how_images_are_cut_nor_on_the_references() -> None:
-    method, site, inbox = FedSR(), plain().site, Message(plain().model)
+    method, site, received = FedSR(), plain().site, Message(plain().model)
     x, _ = next(plain().sites[3].eval_batches(plain().sites[3].train))
-    whole = method.predict(site, inbox, method.init_client(site), x)
-    cut = [method.predict(site, inbox, plain().engine.states[2], part) for part in x.split(7)]
+    whole = method.predict(site, received, method.init_client(site), x)
+    cut = [method.predict(site, received, plain().engine.states[2], part) for part in x.split(7)]
     torch.testing.assert_close(torch.cat(cut), whole)
-    other = FedSR(samples=1).predict(site, inbox, method.init_client(site), x)
+    other = FedSR(samples=1).predict(site, received, method.init_client(site), x)
     assert not torch.allclose(other, whole, atol=1e-3)
 
 

@@ -155,10 +155,10 @@ def test_a_client_is_pulled_to_the_learned_prototypes_which_are_constants() -> N
     site, sites = toy_sites(method)
     rows = random_table(1, [0, 2])
     batch = next(sites[1].batches(RoundContext(1, 2)))
-    inbox = Message(model=site.initial_model(), protos=rows)
-    value = method.loss(sites[1], inbox, Model(), site.initial_model(), batch)
+    received = Message(model=site.initial_model(), protos=rows)
+    value = method.loss(sites[1], received, Model(), site.initial_model(), batch)
     out = sites[1].forward_train(site.initial_model(), batch.x)
-    expected = float(FedAvg().loss(sites[1], inbox, None, site.initial_model(), batch))
+    expected = float(FedAvg().loss(sites[1], received, None, site.initial_model(), batch))
     for z, y in zip(out.z, batch.y.tolist(), strict=True):
         for vector, label in zip(rows.vectors, rows.labels.tolist(), strict=True):
             if label == y:

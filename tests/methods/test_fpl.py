@@ -74,8 +74,8 @@ def test_the_loss_is_the_sum_of_its_three_terms() -> None:
     sites, protos = toy_sites(FPL())[1], domains()
     batch = next(sites[0].batches(RoundContext(1, 2)))
     method = FPL(tau=0.05, cpcl=0.3, upcr=0.7, upcr_reduction="sum")
-    inbox = Message(sites[0].initial_model(), protos)
-    value = method.loss(sites[0], inbox, None, sites[0].initial_model(), batch)
+    received = Message(sites[0].initial_model(), protos)
+    value = method.loss(sites[0], received, None, sites[0].initial_model(), batch)
     out = sites[0].forward_train(sites[0].initial_model(), batch.x)
     expected = (
         F.cross_entropy(out.logits, batch.y)
@@ -117,8 +117,8 @@ def test_which_partition_changes_what_is_sent_and_what_is_lost() -> None:
         method = FPL(finch_partition=partition)
         protos = method.clusters(domains())
         sizes.append(len(protos))
-        inbox = Message(site.initial_model(), protos)
-        values.add(method.loss(sites[0], inbox, None, site.initial_model(), batch).item())
+        received = Message(site.initial_model(), protos)
+        values.add(method.loss(sites[0], received, None, site.initial_model(), batch).item())
     assert sizes == [16, 8, 4]
     assert len(values) == 3
 

@@ -15,9 +15,9 @@ from tests.methods.playing import play
 def test_nothing_travels() -> None:
     site, sites = toy_sites(Local())
     method = Local()
-    inboxes = method.send(site, method.init_server(site), sorted(sites), RoundContext(0, 1))
-    replies = LocalEngine(method, sites).exchange(inboxes, RoundContext(0, 1))
-    assert all(m.parts == {} for m in (*inboxes.values(), *replies.values()))
+    messages = method.send(site, method.init_server(site), sorted(sites), RoundContext(0, 1))
+    replies = LocalEngine(method, sites).exchange(messages, RoundContext(0, 1))
+    assert all(m.parts == {} for m in (*messages.values(), *replies.values()))
 
 
 def test_each_client_is_a_federation_of_one() -> None:
@@ -38,9 +38,9 @@ def test_each_client_is_a_federation_of_one() -> None:
 
 def test_a_client_predicts_with_its_own_model() -> None:
     run, method = play(Local()), Local()
-    inbox = method.publish(run.server)
+    received = method.publish(run.server)
     x, _ = next(run.sites[0].eval_batches(run.sites[0].train))
-    scores = [method.predict(run.sites[0], inbox, state, x) for state in run.states.values()]
+    scores = [method.predict(run.sites[0], received, state, x) for state in run.states.values()]
     for mine, state in zip(scores, run.states.values(), strict=True):
         assert torch.equal(mine, run.sites[0].forward_eval(state, x).logits)
     assert not torch.equal(scores[0], scores[1])

@@ -114,15 +114,15 @@ def test_no_gradient_reaches_the_global_or_the_previous_model() -> None:
 def test_the_contrast_draws_features_to_the_global_models() -> None:
     _, sites = toy_sites(MOON())
     site = sites[2]
-    inbox, before = (
+    received, before = (
         Message(moved(site.initial_model(), "global")),
         moved(site.initial_model(), "previous"),
     )
     x = torch.cat([x for x, _ in site.eval_batches(site.train)])
 
     def gap(mu: float) -> float:
-        reply, _ = MOON(mu=mu).train(site, inbox, before, RoundContext(1, 2))
-        z, near, far = (site.forward_eval(m, x).z for m in (reply.model, inbox.model, before))
+        reply, _ = MOON(mu=mu).train(site, received, before, RoundContext(1, 2))
+        z, near, far = (site.forward_eval(m, x).z for m in (reply.model, received.model, before))
         return model_contrast(z, near, far, 0.5).item()
 
     assert gap(20) < gap(0) - 0.01

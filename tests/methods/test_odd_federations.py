@@ -67,10 +67,10 @@ def played(name: str, data: Data, twist: Twist = lambda reply, number: reply) ->
 
     class Twisting(LocalEngine[Any, Any]):
         def exchange(
-            self, inboxes: Mapping[int, Message], step: RoundContext
+            self, messages: Mapping[int, Message], context: RoundContext
         ) -> dict[int, Message]:
-            replies = super().exchange(inboxes, step)
-            return {client: twist(reply, step.round) for client, reply in replies.items()}
+            replies = super().exchange(messages, context)
+            return {client: twist(reply, context.round) for client, reply in replies.items()}
 
     engine, server = Twisting(method, sites), method.init_server(site)
     for number in range(2):

@@ -45,15 +45,15 @@ class Remembering(Method[ServerState, Model]):
         return site.initial_model()
 
     def loss(
-        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
         task = F.cross_entropy(site.forward_train(model, batch.x).logits, batch.y)
         return task + 0.1 * proximal_term(model, state)
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         return reply, reply.model
 
 
@@ -72,9 +72,9 @@ def example(lacking: tuple[int, ...] = (1, 3)) -> tuple[Site, Message, TrainingB
     return sites[2], Message(site.initial_model(), extras={GUIDE: protos}), batch
 
 
-def slow_loss(method: PGCT, site: Site, inbox: Message, batch: TrainingBatch) -> float:
+def slow_loss(method: PGCT, site: Site, received: Message, batch: TrainingBatch) -> float:
     """Eq. 3-8, image by image."""
-    model, protos = tree.clone(inbox.model), inbox.extras[GUIDE]
+    model, protos = tree.clone(received.model), received.extras[GUIDE]
     assert isinstance(protos, Prototypes)
     out, head = site.forward_train(model, batch.x), model.weights
     rows = list(zip(protos.vectors, protos.labels.tolist(), strict=True))
@@ -131,29 +131,29 @@ def test_without_its_terms_it_is_fedexg_bit_for_bit(epochs: str) -> None:
 )
 @pytest.mark.parametrize("lacking", [(), (1, 3)])
 def test_the_loss_is_equations_3_to_8(method: PGCT, lacking: tuple[int, ...]) -> None:
-    site, inbox, batch = example(lacking)
-    fast = method.loss(site, inbox, None, tree.clone(inbox.model), batch)
-    assert float(fast) == pytest.approx(slow_loss(method, site, inbox, batch), rel=1e-5)
+    site, received, batch = example(lacking)
+    fast = method.loss(site, received, None, tree.clone(received.model), batch)
+    assert float(fast) == pytest.approx(slow_loss(method, site, received, batch), rel=1e-5)
 
 
 def test_images_of_classes_without_a_prototype_get_plain_cross_entropy() -> None:
-    site, inbox, batch = example((0, 1, 3, 4))
+    site, received, batch = example((0, 1, 3, 4))
     chosen = batch.y != 2
     strangers = batch._replace(x=batch.x[chosen], y=batch.y[chosen])
     assert len(strangers.y) > 1
     losses = [
-        method.loss(site, inbox, None, tree.clone(inbox.model), strangers)
+        method.loss(site, received, None, tree.clone(received.model), strangers)
         for method in (PGCT(), PGCT(pfa_scope="all"), PGCT(alpha=0, lam=0))
     ]
     assert losses[0] == losses[1] == losses[2]
 
 
 def test_noise_is_named_by_round_leg_and_batch() -> None:
-    site, inbox, batch = example(())
+    site, received, batch = example(())
     method = PGCT(eps=1.0)
 
     def loss(batch: TrainingBatch) -> float:
-        return float(method.loss(site, inbox, None, tree.clone(inbox.model), batch))
+        return float(method.loss(site, received, None, tree.clone(received.model), batch))
 
     others = [
         batch._replace(number=7),
@@ -168,9 +168,9 @@ def test_the_first_leg_is_the_bases_and_the_second_is_not() -> None:
     base = FedProx(mu=5)
     method = PGCT(base=base, alpha=0, lam=0)
     site, sites = toy_sites(method)
-    inbox = method.publish(method.init_server(site))
-    reply, _ = method.train(sites[0], inbox, None, FIRST)
-    alone, _ = base.train(phase_site(sites[0], FIRST, "half"), inbox, None, FIRST)
+    received = method.publish(method.init_server(site))
+    reply, _ = method.train(sites[0], received, None, FIRST)
+    alone, _ = base.train(phase_site(sites[0], FIRST, "half"), received, None, FIRST)
     assert tree.equal(reply.model, alone.model)
     assert tree.equal(reply.extras[GUIDE], local_prototypes(sites[0], reply.model))
     parcel = Message(reply.model, extras={GUIDE: reply.extras[GUIDE]})
@@ -184,8 +184,8 @@ def test_the_first_leg_is_the_bases_and_the_second_is_not() -> None:
 def test_a_bases_client_state_is_that_of_the_first_leg() -> None:
     method = PGCT(base=Remembering())
     site, sites = toy_sites(method)
-    inbox = method.publish(method.init_server(site))
-    reply, state = method.train(sites[0], inbox, method.init_client(sites[0]), FIRST)
+    received = method.publish(method.init_server(site))
+    reply, state = method.train(sites[0], received, method.init_client(sites[0]), FIRST)
     assert tree.equal(state, reply.model)
     parcel = Message(site.initial_model(), extras={GUIDE: reply.extras[GUIDE]})
     assert method.train(sites[0], parcel, state, SECOND)[1] is state

@@ -120,12 +120,12 @@ def test_every_gradient_is_corrected_by_the_difference_of_the_variates() -> None
     site, batch = sites[0], next(sites[0].batches(RoundContext(0, 1)))
     c = tree.map(torch.cos, site.initial_model().weights)
     own = tree.map(lambda w: w.sin() + 1, site.initial_model().weights)
-    inbox = Message(site.initial_model(), extras={"variate": c})
+    received = Message(site.initial_model(), extras={"variate": c})
 
     def gradients(method: SCAFFOLD | EvenAvg, state: object) -> dict[str, torch.Tensor]:
         model = site.initial_model()
         free = {name: leaf.requires_grad_() for name, leaf in model.weights.items()}
-        loss = method.loss(site, inbox, state, model, batch)  # type: ignore[arg-type]
+        loss = method.loss(site, received, state, model, batch)  # type: ignore[arg-type]
         return dict(zip(free, torch.autograd.grad(loss, list(free.values())), strict=True))
 
     plain, ours = gradients(EvenAvg(), None), gradients(method, own)
@@ -137,9 +137,9 @@ def test_the_servers_step_scales_the_mean_move_but_not_buffers() -> None:
     method = SCAFFOLD(global_lr=0.25)
     site, sites = toy_sites(method)
     server, step = method.init_server(site), RoundContext(0, 1)
-    inboxes = method.send(site, server, [0, 3], step)
+    messages = method.send(site, server, [0, 3], step)
     replies = {
-        c: method.train(sites[c], inboxes[c], method.init_client(site), step)[0] for c in (0, 3)
+        c: method.train(sites[c], messages[c], method.init_client(site), step)[0] for c in (0, 3)
     }
     merged = method.merge(site, server, replies, step)
     for name, x in server.model.weights.items():
@@ -156,10 +156,10 @@ def test_without_a_learning_rate_nothing_moves() -> None:
     site, sites = toy_sites(method)
     still = replace(sites[1], training=replace(sites[1].training, lr=0.0))
     state = tree.map(lambda w: w + 1, site.initial_model().weights)
-    inbox = method.send(site, ScaffoldServer(site.initial_model(), state), [1], RoundContext(0, 1))[
-        1
-    ]
-    reply, new = method.train(still, inbox, state, RoundContext(0, 1))
+    received = method.send(
+        site, ScaffoldServer(site.initial_model(), state), [1], RoundContext(0, 1)
+    )[1]
+    reply, new = method.train(still, received, state, RoundContext(0, 1))
     assert tree.equal(new, state)
     assert tree.equal(Model(reply.model.weights), Model(site.initial_model().weights))
     assert not any(leaf.any() for leaf in tree.leaves(reply.extras))

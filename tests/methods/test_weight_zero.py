@@ -57,8 +57,8 @@ def test_what_has_no_weight_is_not_computed(method: AnyMethod) -> None:
     _, sites = toy_sites(method)
     site, protos = sites[1], broken(sites[1].net.features)
     extras: dict[str, Extra] = {"semantic": broken(5), "anchors": protos.vectors, GUIDE: protos}
-    inbox, batch = Message(protos=protos, extras=extras), next(site.batches(LAST))
-    mine = method.loss(site, inbox, method.init_client(site), site.initial_model(), batch)
+    received, batch = Message(protos=protos, extras=extras), next(site.batches(LAST))
+    mine = method.loss(site, received, method.init_client(site), site.initial_model(), batch)
     plain = FedAvg().loss(site, Message(), None, site.initial_model(), batch)
     assert torch.equal(mine, plain)
 

@@ -164,18 +164,19 @@ def test_clipping_scales_the_whole_gradient_or_leaves_it_alone() -> None:
 
 def test_descent_is_fedavgs_training_and_counts_its_steps() -> None:
     _, sites = toy_sites(FedAvg())
-    site, step, inbox = sites[2], RoundContext(3, 4), Message(sites[2].initial_model())
+    site, step, received = sites[2], RoundContext(3, 4), Message(sites[2].initial_model())
     site = replace(site, training=replace(site.training, last_batch="keep"))  # 33 images by 8
 
     def loss(model: Model, batch: TrainingBatch) -> Tensor:
-        return FedAvg().loss(site, inbox, None, model, batch)
+        return FedAvg().loss(site, received, None, model, batch)
 
-    expected, _ = FedAvg().train(site, inbox, None, step)
-    reply, steps = control_variates.local_fit(site, inbox.model, loss, step)
+    expected, _ = FedAvg().train(site, received, None, step)
+    reply, steps = control_variates.local_fit(site, received.model, loss, step)
     assert tree.equal(reply, expected)
     assert steps == 2 * 5
-    clipped, _ = control_variates.local_fit(site, inbox.model, loss, step, clip=0.01)
+    clipped, _ = control_variates.local_fit(site, received.model, loss, step, clip=0.01)
     far, near = (
-        float(tree.squared_distance(m.model.weights, inbox.model.weights)) for m in (reply, clipped)
+        float(tree.squared_distance(m.model.weights, received.model.weights))
+        for m in (reply, clipped)
     )
     assert near < far / 10

@@ -30,8 +30,10 @@ def client(number: int) -> Site:
 
 
 def trained(site: Site, collect: Collect) -> Message:
-    inbox = Message(site.initial_model())
-    return train_with_prototypes(collect, site, lambda s: FedAvg().train(s, inbox, None, STEP))[0]
+    received = Message(site.initial_model())
+    return train_with_prototypes(collect, site, lambda s: FedAvg().train(s, received, None, STEP))[
+        0
+    ]
 
 
 def table(message: Message) -> Prototypes:

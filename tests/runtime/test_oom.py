@@ -44,7 +44,7 @@ def test_who_asks_says_what_helps() -> None:
 
 
 class Greedy(FedAvg):
-    def predict(self, site: Site, inbox: Message, state: None, x: Tensor) -> Tensor:
+    def predict(self, site: Site, received: Message, state: None, x: Tensor) -> Tensor:
         raise MemoryError
 
 

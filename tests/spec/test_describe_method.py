@@ -18,8 +18,8 @@ STRENGTH = 1.0
 
 @dataclass(frozen=True)
 class Mine(Method):
-    def loss(self, site, inbox, state, model, batch):
-        return STRENGTH * super().loss(site, inbox, state, model, batch)
+    def loss(self, site, received, state, model, batch):
+        return STRENGTH * super().loss(site, received, state, model, batch)
 """
 
 

@@ -24,16 +24,16 @@ seen: dict[int, int] = {}
 
 @dataclass(frozen=True)
 class TrainingTeacher(Method):
-    """Runs its teacher in training mode, which moves the batch-norm buffers of the inbox."""
+    """Runs its teacher in training mode, which moves the batch-norm buffers of the received."""
 
     info: ClassVar[MethodInfo] = ABOUT
 
     def loss(
-        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         with torch.no_grad():
-            site.forward_train(inbox.model, batch.x)
-        return super().loss(site, inbox, state, model, batch)
+            site.forward_train(received.model, batch.x)
+        return super().loss(site, received, state, model, batch)
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class GlobalRandomness(Method):
     info: ClassVar[MethodInfo] = ABOUT
 
     def loss(
-        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         noisy = batch._replace(x=batch.x + 0.1 * torch.randn_like(batch.x))
-        return super().loss(site, inbox, state, model, noisy)
+        return super().loss(site, received, state, model, noisy)
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class HiddenState(Method):
     info: ClassVar[MethodInfo] = ABOUT
 
     def train(
-        self, site: Site, inbox: Message, state: None, step: RoundContext
+        self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
         seen[site.id] = seen.get(site.id, 0) + 1
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         return replace(reply, size=1 + seen[site.id] % 7 if site.id == 0 else reply.size), None
 
 
@@ -73,10 +73,10 @@ class Forgetful(Method[ServerState, dict[str, Tensor]]):
         return tree.map(torch.zeros_like, site.initial_model().weights)
 
     def train(
-        self, site: Site, inbox: Message, state: dict[str, Tensor], step: RoundContext
+        self, site: Site, received: Message, state: dict[str, Tensor], context: RoundContext
     ) -> tuple[Message, dict[str, Tensor]]:
-        reply, _ = super().train(site, inbox, state, step)
-        tree.map(torch.sub, inbox.model.weights, reply.model.weights)
+        reply, _ = super().train(site, received, state, context)
+        tree.map(torch.sub, received.model.weights, reply.model.weights)
         return reply, state
 
 
@@ -87,9 +87,9 @@ class Secretive(Method):
     info: ClassVar[MethodInfo] = ABOUT
 
     def train(
-        self, site: Site, inbox: Message, state: None, step: RoundContext
+        self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         return replace(reply, extras={"histogram": torch.bincount(site.train.labels)}), None
 
 
@@ -100,7 +100,7 @@ class InPlaceMerge(Method):
     info: ClassVar[MethodInfo] = ABOUT
 
     def merge(
-        self, site: Site, server: ServerState, replies: Mapping[int, Message], step: RoundContext
+        self, site: Site, server: ServerState, replies: Mapping[int, Message], context: RoundContext
     ) -> ServerState:
         first, *rest = replies.values()
         for reply in rest:
@@ -118,7 +118,7 @@ class NeedsEverybody(Method):
     info: ClassVar[MethodInfo] = ABOUT
 
     def merge(
-        self, site: Site, server: ServerState, replies: Mapping[int, Message], step: RoundContext
+        self, site: Site, server: ServerState, replies: Mapping[int, Message], context: RoundContext
     ) -> ServerState:
         return ServerState(replies[3].model)
 
@@ -133,9 +133,9 @@ class Overflowing(Method[ServerState, Model]):
         return Model({"w": torch.ones(site.classes)})
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         counts = torch.bincount(site.train.labels, minlength=site.classes)
         return reply, Model({"w": state.weights["w"] / counts})
 
@@ -150,10 +150,10 @@ class OrderBound(Method):
     info: ClassVar[MethodInfo] = ABOUT
 
     def train(
-        self, site: Site, inbox: Message, state: None, step: RoundContext
+        self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
         ORDER.append(site.id)
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         return replace(reply, size=1 + len(ORDER) % 4), None
 
 
@@ -163,8 +163,8 @@ class WrongShape(Method):
 
     info: ClassVar[MethodInfo] = ABOUT
 
-    def predict(self, site: Site, inbox: Message, state: None, x: Tensor) -> Tensor:
-        return super().predict(site, inbox, state, x)[:, :3]
+    def predict(self, site: Site, received: Message, state: None, x: Tensor) -> Tensor:
+        return super().predict(site, received, state, x)[:, :3]
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ class Smuggler(Method):
     info: ClassVar[MethodInfo] = ABOUT
 
     def train(
-        self, site: Site, inbox: Message, state: None, step: RoundContext
+        self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         pixels = site.train.images[0].flatten().tolist()
         return replace(reply, metrics={str(i): float(p) for i, p in enumerate(pixels)}), None
 
@@ -192,18 +192,18 @@ class TwoLegs(Method):
         return 2
 
     def merge(
-        self, site: Site, server: ServerState, replies: Mapping[int, Message], step: RoundContext
+        self, site: Site, server: ServerState, replies: Mapping[int, Message], context: RoundContext
     ) -> ServerState:
-        merged = super().merge(site, server, replies, step)
+        merged = super().merge(site, server, replies, context)
         for weight in replies[min(replies)].model.weights.values():
-            weight.mul_(1 - step.exchange)
+            weight.mul_(1 - context.exchange)
         return merged
 
 
 @pytest.mark.parametrize(
     ("method", "fault"),
     [
-        (TrainingTeacher(), "changed its inbox"),
+        (TrainingTeacher(), "changed its received"),
         (GlobalRandomness(), "global generator"),
         (HiddenState(), "save, load and continue"),
         (Forgetful(), "state never moves"),

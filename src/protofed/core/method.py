@@ -118,54 +118,56 @@ class Method(Generic[S, C]):
         return Message(model=server.model)
 
     def send(
-        self, site: Site, server: S, to: Sequence[ClientId], step: RoundContext
+        self, site: Site, server: S, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
         """One message for each chosen client; `site` is the server's."""
         return dict.fromkeys(to, self.publish(server))
 
     def loss(
-        self, site: Site, inbox: Message, state: C, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: C, model: Model, batch: TrainingBatch
     ) -> Tensor:
         """What a client minimises on one batch; may move `model`'s buffers, nothing else."""
         return F.cross_entropy(site.forward_train(model, batch.x).logits, batch.y)
 
-    def train(self, site: Site, inbox: Message, state: C, step: RoundContext) -> tuple[Message, C]:
+    def train(
+        self, site: Site, received: Message, state: C, context: RoundContext
+    ) -> tuple[Message, C]:
         """A client's work in one leg: its reply and its new private state."""
 
         def loss(model: Model, batch: TrainingBatch) -> Tensor:
-            return self.loss(site, inbox, state, model, batch)
+            return self.loss(site, received, state, model, batch)
 
-        fitted = fit_model(inbox.model, site.batches(step), loss, site.training)
+        fitted = fit_model(received.model, site.batches(context), loss, site.training)
         reply = Message(model=fitted.trained, size=len(site.train), metrics={"loss": fitted.loss})
         return reply, state
 
-    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
-        """What a reply to `inbox` looks like: whatever differs in keys, shapes or types is refused.
+    def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
+        """What a reply to `received` looks like: whatever differs in keys, shapes or types is refused.
 
         Values do not count. Of prototypes, as many rows a class as here may come; see `blank`.
         """
         up = self.payload.up
         model = (
-            (inbox.model if inbox.model.weights else site.initial_model())
+            (received.model if received.model.weights else site.initial_model())
             if "model" in up
             else Model()
         )
         protos = prototype_template(site.classes, site.net.features) if "protos" in up else None
-        extras = {name: part for name, part in inbox.extras.items() if name in up}
+        extras = {name: part for name, part in received.extras.items() if name in up}
         return Message(model=model, protos=protos, extras=extras)
 
     def merge(
-        self, site: Site, server: S, replies: Mapping[ClientId, Message], step: RoundContext
+        self, site: Site, server: S, replies: Mapping[ClientId, Message], context: RoundContext
     ) -> S:
         """The server's new state from the replies that arrived, in the order of client ids."""
         return replace(server, model=average_models(replies))
 
-    def predict(self, site: Site, inbox: Message, state: C, x: Tensor) -> Tensor:
+    def predict(self, site: Site, received: Message, state: C, x: Tensor) -> Tensor:
         """Class scores [B, C]; at the server, or at a client with its state if `personal`."""
-        return site.forward_eval(inbox.model, x).logits
+        return site.forward_eval(received.model, x).logits
 
     def auxiliary_predictions(
-        self, site: Site, inbox: Message, state: C, x: Tensor
+        self, site: Site, received: Message, state: C, x: Tensor
     ) -> dict[str, Tensor]:
         """Other ways to predict that are scored beside `predict`, by name: scores [B, C] each."""
         return {}

@@ -43,16 +43,16 @@ def merge_counts(parts: Sequence[Tallies]) -> Tallies:
 
 @torch.inference_mode()
 def count_correct(
-    method: Method[S, C], site: Site, inbox: Message, state: C, test: ArrayDataset
+    method: Method[S, C], site: Site, received: Message, state: C, test: ArrayDataset
 ) -> Tallies:
     """Score a published message, with a client's state if the method is personal."""
     correct: Counter[str] = Counter({MAIN: 0})
     with explain_oom("scoring", ADVICE):
         for x, y in site.eval_batches(test):
-            answers = {MAIN: method.predict(site, inbox, state, x)}
+            answers = {MAIN: method.predict(site, received, state, x)}
             for name, scores in {
                 **answers,
-                **method.auxiliary_predictions(site, inbox, state, x),
+                **method.auxiliary_predictions(site, received, state, x),
             }.items():
                 correct[name] += int((scores.argmax(1) == y).sum())
     return {name: CorrectCount(count, len(test)) for name, count in correct.items()}

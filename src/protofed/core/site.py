@@ -130,17 +130,17 @@ class Site:
         return out
 
     def batches(
-        self, step: RoundContext, phase: str = "", epochs: int | None = None
+        self, context: RoundContext, phase: str = "", epochs: int | None = None
     ) -> Iterator[TrainingBatch]:
         """Shuffled, augmented batches of the training data, the same for the same arguments."""
         number = 0
         for epoch in range(self.training.epochs if epochs is None else epochs):
-            draw = self.rng("batches", phase, step.round, step.exchange, epoch)
+            draw = self.rng("batches", phase, context.round, context.exchange, epoch)
             order = torch.randperm(len(self.train), generator=draw)
             for rows in self.training.batch_indices(order):
                 chosen = self.train.take(rows)
                 x = self.pixels.augment(chosen.images, draw)
-                yield TrainingBatch(x, chosen.labels, step, epoch, number)
+                yield TrainingBatch(x, chosen.labels, context, epoch, number)
                 number += 1
 
     def eval_batches(self, data: ArrayDataset) -> Iterator[tuple[Tensor, Tensor]]:

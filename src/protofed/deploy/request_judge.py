@@ -182,10 +182,10 @@ def check_fields(ask: SiteRequest) -> None:
             raise ProtofedError(f"{name}: not of the kind that it must be")
     if ask.what not in QUESTIONS:
         raise ProtofedError(f"unknown question '{printable_text(ask.what, 20)}'")
-    if type(ask.inbox) is not Message or len(ask.brief) > MOST_BRIEF:
+    if type(ask.received) is not Message or len(ask.brief) > MOST_BRIEF:
         raise ProtofedError("a question that is none")
     if ask.what in ("hello", "describe"):
-        if tree.nbytes(ask.inbox) or ask.run:
+        if tree.nbytes(ask.received) or ask.run:
             raise ProtofedError(f"{ask.what}: comes without a run and without a message")
         return
     if not RUN_NAME.fullmatch(ask.run) or not RUN_NAME.fullmatch(ask.session):
@@ -325,14 +325,14 @@ class RequestJudge:
             )
 
 
-def check_inbox(inbox: Message, site: Site) -> None:
+def check_inbox(received: Message, site: Site) -> None:
     """Refuse a message whose model cannot be one of this net that somebody has trained."""
-    if type(inbox.model) is not Model:
+    if type(received.model) is not Model:
         raise ProtofedError("a message without a model's form")
     fresh = site.initial_model()
-    _same_form("weights", inbox.model.weights, fresh.weights, LARGEST_WEIGHT)
-    _same_form("buffers", inbox.model.buffers, fresh.buffers, LARGEST)
-    for name, leaf in tree.named_leaves(inbox):
+    _same_form("weights", received.model.weights, fresh.weights, LARGEST_WEIGHT)
+    _same_form("buffers", received.model.buffers, fresh.buffers, LARGEST)
+    for name, leaf in tree.named_leaves(received):
         _check_numbers(name, leaf, LARGEST)
 
 
@@ -375,7 +375,7 @@ def check_test_counts(labels: Tensor, policy: SitePolicy) -> None:
 def check_answers(
     method: AnyMethod,
     site: Site,
-    inbox: Message,
+    received: Message,
     state: Any,
     test: ArrayDataset,
     policy: SitePolicy,
@@ -385,8 +385,11 @@ def check_answers(
         return
     answers: dict[str, list[Tensor]] = {}
     for x, _ in site.eval_batches(test):
-        scores = {MAIN: method.predict(site, inbox, state, x)}
-        for name, each in {**scores, **method.auxiliary_predictions(site, inbox, state, x)}.items():
+        scores = {MAIN: method.predict(site, received, state, x)}
+        for name, each in {
+            **scores,
+            **method.auxiliary_predictions(site, received, state, x),
+        }.items():
             answers.setdefault(name, []).append(each.argmax(1))
     for parts in answers.values():
         most = int(torch.cat(parts).bincount().max())

@@ -185,11 +185,11 @@ class RequestHandler:
         seat, record = self._seat(ask)
         if seat.own is None:
             raise ProtofedError("is left out of the training")
-        check_inbox(ask.inbox, seat.own)
+        check_inbox(ask.received, seat.own)
         store = ClientStateStore(self.home, ask)
         last = store.before(ask)
         state = last.state if last else seat.method.init_client(seat.own)
-        key = _key(ask.inbox, state)
+        key = _key(ask.received, state)
         kept = store.at(ask, key)
         if kept is None:
             self.judge.training(ask, record)
@@ -202,7 +202,7 @@ class RequestHandler:
         """What comes of a leg."""
         began = time.monotonic()
         with torch_threads(seat.brief.experiment.threads):
-            reply, after = try_training(seat.method, site, ask.inbox, state, ask.step)
+            reply, after = try_training(seat.method, site, ask.received, state, ask.step)
         _tell_trained(ask, reply.fault, time.monotonic() - began)
         return KeptReply(reply, after)
 
@@ -210,23 +210,23 @@ class RequestHandler:
         """The right answers on this site's test images: of the product, or of its own model."""
         seat, record = self._seat(ask)
         site = seat.own if seat.method.personal and seat.own else seat.server
-        check_inbox(ask.inbox, site)
+        check_inbox(ask.received, site)
         last = ClientStateStore(self.home, ask).before(ask) if site is seat.own else None
         state = last.state if last else seat.method.init_client(site)
-        key = _key(ask.inbox, state)
+        key = _key(ask.received, state)
         self.judge.scoring(ask, seat.brief, record, key)
         check_test_counts(seat.test.labels, self.policy)
         # On record before it is looked at: a refusal tells something of the answers, too.
         self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=key)
         with torch_threads(seat.brief.experiment.threads):
-            check_answers(seat.method, site, ask.inbox, state, seat.test, self.policy)
-            counted = count_correct(seat.method, site, ask.inbox, state, seat.test)
+            check_answers(seat.method, site, ask.received, state, seat.test, self.policy)
+            counted = count_correct(seat.method, site, ask.received, state, seat.test)
         return make_response(ask, told=counts_to_json(counted))
 
 
-def _key(inbox: Message, state: Any) -> str:
+def _key(received: Message, state: Any) -> str:
     """What an answer follows from: the message, and the state that it meets."""
-    return hashlib.sha256(pack_tree([inbox, state])).hexdigest()
+    return hashlib.sha256(pack_tree([received, state])).hexdigest()
 
 
 def _run_of(ask: SiteRequest) -> str:

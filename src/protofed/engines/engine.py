@@ -20,7 +20,7 @@ MOST_ID = 60  # letters of a client's id that anybody is shown
 class RoundEvent(NamedTuple):
     """What went wrong in a leg: with one client's reply, or (no client) with the whole round."""
 
-    step: RoundContext
+    context: RoundContext
     client: ClientId | None
     reason: str
     diverged: bool = False  # the client itself says that its training came to NaN
@@ -28,7 +28,7 @@ class RoundEvent(NamedTuple):
     @property
     def describe(self) -> str:
         """The event on one line, for people."""
-        where = f"round {self.step.round + 1}, leg {self.step.exchange + 1}"
+        where = f"round {self.context.round + 1}, leg {self.context.exchange + 1}"
         who = "" if self.client is None else f"client {printable_text(str(self.client), MOST_ID)}: "
         return f"{where}: {who}{self.reason}"
 
@@ -36,28 +36,28 @@ class RoundEvent(NamedTuple):
         """As plain data: a line of events.jsonl; rounds and legs count from 1."""
         known = self.client is None or type(self.client) is int
         return {
-            "round": self.step.round + 1,
-            "leg": self.step.exchange + 1,
+            "round": self.context.round + 1,
+            "leg": self.context.exchange + 1,
             "client": self.client if known else printable_text(str(self.client), MOST_ID),
             "reason": self.reason,
         }
 
 
 def expected_reply(
-    method: Method[S, C], site: Site, client: ClientId, inbox: Message, step: RoundContext
+    method: Method[S, C], site: Site, client: ClientId, received: Message, context: RoundContext
 ) -> ReplyTemplate:
-    """What a client's reply to `inbox` is held against; `site` is the server's."""
-    letter = method.reply_schema(site, inbox, step)
+    """What a client's reply to `received` is held against; `site` is the server's."""
+    letter = method.reply_schema(site, received, context)
     return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
 
 
 def try_training(
-    method: Method[S, C], site: Site, inbox: Message, state: C, step: RoundContext
+    method: Method[S, C], site: Site, received: Message, state: C, context: RoundContext
 ) -> tuple[Message, C]:
     """Let a client train; where its training diverges, it says so and keeps its old state."""
     try:
-        with explain_oom(f"client {site.id}, in round {step.round + 1},"):
-            return method.train(site, inbox, state, step)
+        with explain_oom(f"client {site.id}, in round {context.round + 1},"):
+            return method.train(site, received, state, context)
     except DivergedError as fault:
         return Message(fault=str(fault)), state
 
@@ -66,11 +66,13 @@ class Engine(Protocol):
     """Carries messages to the clients and back, and holds what the clients keep private."""
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> Mapping[ClientId, Message]:
         """Let each addressed client train; the replies, in any order and without lost ones."""
 
-    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+    def score(
+        self, received: Message, who: Sequence[ClientId]
+    ) -> dict[ClientId, dict[str, Tallies]]:
         """The models of some clients, or of the server, on every test set that the engine can
         bring them to; changes no state.
         """

@@ -197,57 +197,63 @@ class FlowerEngine(Generic[S, C]):
         self.saved: list[int] = []  # rounds behind the checkpoints of this session
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> dict[ClientId, Message]:
-        self.finished = step.round + 1
+        self.finished = context.round + 1
         if self.start is None:
-            self.start = step.round
-        different = {id(inbox): inbox for inbox in inboxes.values()}  # a broadcast is packed once
-        packed = {key: self._letter("train", inbox, step) for key, inbox in different.items()}
-        names = {client: self.fleet.clients[client] for client in inboxes}
+            self.start = context.round
+        different = {
+            id(received): received for received in messages.values()
+        }  # a broadcast is packed once
+        packed = {
+            key: self._letter("train", received, context) for key, received in different.items()
+        }
+        names = {client: self.fleet.clients[client] for client in messages}
         held = {
-            client: expected_reply(self.method, self.server, client, inbox, step)
-            for client, inbox in inboxes.items()
+            client: expected_reply(self.method, self.server, client, received, context)
+            for client, received in messages.items()
         }
         letters = {
-            names[client]: OutgoingRequest(packed[id(inbox)], held[client].max_bytes)
-            for client, inbox in inboxes.items()
+            names[client]: OutgoingRequest(packed[id(received)], held[client].max_bytes)
+            for client, received in messages.items()
         }
         answers = self.post.ask(letters, self.deadline, self.least)
         replies = {}
-        for client in inboxes:
+        for client in messages:
             try:
                 blob = _there(answers[names[client]])
                 replies[client] = self._checked(
-                    decode_reply(blob, held[client]), "train", step
+                    decode_reply(blob, held[client]), "train", context
                 ).reply
             except ProtofedError as fault:
-                self._note(step, client, str(fault))
+                self._note(context, client, str(fault))
         return replies
 
-    def _letter(self, what: str, inbox: Message, step: RoundContext) -> bytes:
+    def _letter(self, what: str, received: Message, context: RoundContext) -> bytes:
         floor = self.saved[-2] if len(self.saved) > 1 else 0
         start = self.start or 0
         run, session = self.run.name, self.session
         return pack_tree(
-            SiteRequest(what, self.run.brief, run, session, start, floor, *step, inbox)
+            SiteRequest(what, self.run.brief, run, session, start, floor, *context, received)
         )
 
-    def _checked(self, answer: object, what: str, step: RoundContext) -> SiteResponse:
+    def _checked(self, answer: object, what: str, context: RoundContext) -> SiteResponse:
         return check_response(
-            answer, (what, self.run.name, self.session, step.round, step.exchange)
+            answer, (what, self.run.name, self.session, context.round, context.exchange)
         )
 
-    def _note(self, step: RoundContext, client: ClientId, reason: str) -> None:
+    def _note(self, context: RoundContext, client: ClientId, reason: str) -> None:
         site = self.fleet.clients[client]
-        self.note(RoundEvent(step, client, printable_text(f"{site}: {reason}", MOST_REASON)))
+        self.note(RoundEvent(context, client, printable_text(f"{site}: {reason}", MOST_REASON)))
 
-    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+    def score(
+        self, received: Message, who: Sequence[ClientId]
+    ) -> dict[ClientId, dict[str, Tallies]]:
         """Each site counts on its own test images; of a client's own model only there."""
         clients = {name: client for client, name in self.fleet.clients.items()}
         everyone = [*self.fleet.tests] if SERVER in who else [self.fleet.clients[c] for c in who]
         step = RoundContext(self.finished, self.run.rounds)
-        letter = OutgoingRequest(self._letter("score", inbox, step), FRAME)
+        letter = OutgoingRequest(self._letter("score", received, step), FRAME)
         answers = self.post.ask(dict.fromkeys(everyone, letter), self.deadline)
         rows: dict[ClientId, dict[str, Tallies]] = {client: {} for client in who}
         for name in everyone:

@@ -53,9 +53,9 @@ class LocalEngine(Generic[S, C]):
         return self.method.init_client(self.sites[client])
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> Mapping[ClientId, Message]:
-        trained = ((c, *self._train(c, inboxes[c], step)) for c in self.order(inboxes))
+        trained = ((c, *self._train(c, messages[c], context)) for c in self.order(messages))
         return self._piled(trained)
 
     def _piled(self, trained: Iterable[tuple[ClientId, Message, C]]) -> Mapping[ClientId, Message]:
@@ -65,32 +65,36 @@ class LocalEngine(Generic[S, C]):
             replies[client], self.states[client] = reply, state
         return replies
 
-    def _train(self, client: ClientId, inbox: Message, step: RoundContext) -> tuple[Message, C]:
+    def _train(
+        self, client: ClientId, received: Message, context: RoundContext
+    ) -> tuple[Message, C]:
         """A client's reply and state; on another device there is room for one client at a time."""
         site, state = self.sites[client], self.state(client)
         if self.device == CPU:
-            return try_training(self.method, site, inbox, state, step)
+            return try_training(self.method, site, received, state, context)
         there = (
             site.to_device(self.device),
-            tree.to(inbox, self.device),
+            tree.to(received, self.device),
             tree.to(state, self.device),
         )
-        reply, after = try_training(self.method, *there, step)
+        reply, after = try_training(self.method, *there, context)
         return tree.to(reply, CPU), tree.to(after, CPU)
 
-    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+    def score(
+        self, received: Message, who: Sequence[ClientId]
+    ) -> dict[ClientId, dict[str, Tallies]]:
         return {
-            client: {name: self._tally(client, inbox, test) for name, test in self.tests.items()}
+            client: {name: self._tally(client, received, test) for name, test in self.tests.items()}
             for client in who
         }
 
-    def _tally(self, client: ClientId, inbox: Message, test: ArrayDataset) -> Tallies:
+    def _tally(self, client: ClientId, received: Message, test: ArrayDataset) -> Tallies:
         site, state = (
             self.sites[client].to_device(self.device),
             tree.to(self.state(client), self.device),
         )
         return count_correct(
-            self.method, site, tree.to(inbox, self.device), state, test.to(self.device)
+            self.method, site, tree.to(received, self.device), state, test.to(self.device)
         )
 
     def close(self) -> None:

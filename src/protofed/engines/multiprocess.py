@@ -85,7 +85,7 @@ class WorkerSetup:
 class TaskInput(NamedTuple):
     """A message and a client's state: what a task starts from, in the arena `down`."""
 
-    inbox: Message
+    received: Message
     state: Any
 
 
@@ -108,12 +108,12 @@ class TrainTask:
     """Let a client train; gives its reply and its new state."""
 
     client: ClientId
-    step: RoundContext
+    context: RoundContext
 
     def do(self, given: TaskInput, desk: WorkerContext) -> list[Any]:
         site = desk.sites[self.client]
         return desk.up.write(
-            [*try_training(desk.method, site, given.inbox, given.state, self.step)]
+            [*try_training(desk.method, site, given.received, given.state, self.context)]
         )
 
     def take(self, answer: list[Any], up: SharedTreeBuffer) -> list[Any]:
@@ -131,7 +131,9 @@ class ScoreTask:
 
     def do(self, given: TaskInput, desk: WorkerContext) -> Tallies:
         some = desk.tests[self.test].slice(self.first, self.last)
-        return count_correct(desk.method, desk.sites[self.client], given.inbox, given.state, some)
+        return count_correct(
+            desk.method, desk.sites[self.client], given.received, given.state, some
+        )
 
     def take(self, answer: Tallies, up: SharedTreeBuffer) -> Tallies:
         return answer
@@ -372,35 +374,37 @@ class WorkerEngine(LocalEngine[S, C]):
         self.sites, self.tests = attach_images(self.sites, self.tests, whole)
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> Mapping[ClientId, Message]:
-        return self._piled(self._trained(inboxes, step))
+        return self._piled(self._trained(messages, context))
 
     def _trained(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> Iterator[tuple[ClientId, Message, C]]:
         """Each client with its reply and its new state, as they finish."""
-        waiting = sorted(inboxes, key=lambda c: (-len(self.sites[c].train), c))
+        waiting = sorted(messages, key=lambda c: (-len(self.sites[c].train), c))
         while waiting and not self._has_crew():
             client = waiting.pop(0)
             with self._patiently():
-                made = self._train(client, inboxes[client], step)
+                made = self._train(client, messages[client], context)
             yield client, *made
-        tasks = [TrainTask(client, step) for client in waiting]
-        for number, (reply, state) in self._play(tasks, inboxes):
+        tasks = [TrainTask(client, context) for client in waiting]
+        for number, (reply, state) in self._play(tasks, messages):
             yield waiting[number], reply, state
 
-    def score(self, inbox: Message, who: Sequence[ClientId]) -> dict[ClientId, dict[str, Tallies]]:
+    def score(
+        self, received: Message, who: Sequence[ClientId]
+    ) -> dict[ClientId, dict[str, Tallies]]:
         if not self._has_crew():
             with self._patiently():
-                return super().score(inbox, who)
+                return super().score(received, who)
         tasks = [
             ScoreTask(client, name, first, first + CHUNK)
             for client in who
             for name, test in self.tests.items()
             for first in range(0, max(1, len(test)), CHUNK)
         ]
-        parts = dict(self._play(tasks, dict.fromkeys(who, inbox)))
+        parts = dict(self._play(tasks, dict.fromkeys(who, received)))
         cut: dict[tuple[ClientId, str], list[Tallies]] = {}
         for number, task in enumerate(tasks):
             cut.setdefault((task.client, task.test), []).append(parts[number])
@@ -409,13 +413,13 @@ class WorkerEngine(LocalEngine[S, C]):
         }
 
     def _play(
-        self, tasks: Sequence[WorkerTask], inboxes: Mapping[ClientId, Message]
+        self, tasks: Sequence[WorkerTask], messages: Mapping[ClientId, Message]
     ) -> Iterator[tuple[int, Any]]:
         """Let the crew do it; a fault ends the crew, as others are still at work for nothing."""
         if not tasks or self.crew is None:
             return
         try:
-            yield from self.crew.run_tasks(tasks, lambda c: TaskInput(inboxes[c], self.state(c)))
+            yield from self.crew.run_tasks(tasks, lambda c: TaskInput(messages[c], self.state(c)))
         except BaseException:
             self._dismiss()
             raise

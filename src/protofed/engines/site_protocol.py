@@ -33,7 +33,7 @@ class SiteRequest:
     round: int = 0
     rounds: int = 0
     leg: int = 0
-    inbox: Message = field(default_factory=Message)
+    received: Message = field(default_factory=Message)
 
     @property
     def step(self) -> RoundContext:

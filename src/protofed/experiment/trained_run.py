@@ -56,9 +56,9 @@ class TrainedRun:
     def scores(self, data: ArrayDataset) -> Tensor:
         """What the method says of all images of `data`, [N, C]."""
         site, state = self.speaker()
-        inbox = self.method.publish(self.server)
+        received = self.method.publish(self.server)
         with torch_threads(self.experiment.threads):
-            rows = [self.method.predict(site, inbox, state, x) for x in _inputs(site, data)]
+            rows = [self.method.predict(site, received, state, x) for x in _inputs(site, data)]
         return torch.cat(rows)
 
     def model(self) -> tuple[Site, Model]:

@@ -177,17 +177,17 @@ class InferenceModule(nn.Module):
 
 
 def record_inputs(
-    method: AnyMethod, site: Site, inbox: Message, state: object, images: Tensor
+    method: AnyMethod, site: Site, received: Message, state: object, images: Tensor
 ) -> InferenceModule:
     """The model that a method predicts with at a site, caught while it does so."""
     listening = ListeningSite(**_fields(site))
-    method.predict(listening, inbox, state, site.pixels.normalize(images))
+    method.predict(listening, received, state, site.pixels.normalize(images))
     if len(listening.heard) != 1:
         raise ProtofedError(
             f"{method.info.label} asks {len(listening.heard)} models to predict; only the "
             "model of a method that asks one can be taken along"
         )
-    return freeze_site(method, site, listening.heard[0], listening.drawn, inbox.protos)
+    return freeze_site(method, site, listening.heard[0], listening.drawn, received.protos)
 
 
 def freeze_site(
@@ -250,10 +250,10 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
     _check_client(opened, client, away)
     images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
     site, state = opened.speaker(client)
-    inbox = opened.method.publish(opened.server)
-    portable = record_inputs(opened.method, site, inbox, state, images[:1])
+    received = opened.method.publish(opened.server)
+    portable = record_inputs(opened.method, site, received, state, images[:1])
     with torch.no_grad():
-        logits = opened.method.predict(site, inbox, state, site.pixels.normalize(images))
+        logits = opened.method.predict(site, received, state, site.pixels.normalize(images))
     facts = _facts(opened, RunDir(folder), client)
     product = TrainedProduct(facts, portable.answer, portable)
     return LoadedModel(product, portable, images, logits, *([DRAWN] if away else []))

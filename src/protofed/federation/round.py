@@ -45,7 +45,7 @@ def run_round(
     server: S,
     engine: Engine,
     who: Sequence[ClientId],
-    step: RoundContext,
+    context: RoundContext,
     tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
     note: Callable[[RoundEvent], None] = raise_event,
     least: int = 1,
@@ -57,13 +57,13 @@ def run_round(
     """
     before = server
     for leg in range(method.exchanges):
-        now = step._replace(exchange=leg)
-        inboxes = method.send(site, server, who, now)
-        replies = valid_replies(method, site, inboxes, engine.exchange(inboxes, now), now, note)
-        tell(inboxes, replies)
+        now = context._replace(exchange=leg)
+        messages = method.send(site, server, who, now)
+        replies = valid_replies(method, site, messages, engine.exchange(messages, now), now, note)
+        tell(messages, replies)
         who, failed = list(replies), ""
         if len(who) < least:
-            failed = f"{len(who)} of {len(inboxes)} replies are left, and {least} are needed"
+            failed = f"{len(who)} of {len(messages)} replies are left, and {least} are needed"
         else:
             server, failed = merge_replies(method, site, server, replies, now)
         if failed:
@@ -75,36 +75,36 @@ def run_round(
 def valid_replies(
     method: Method[S, C],
     site: Site,
-    inboxes: Mail,
+    messages: Mail,
     replies: Mapping[ClientId, Message],
-    step: RoundContext,
+    context: RoundContext,
     note: Callable[[RoundEvent], None],
 ) -> Mail:
     """The replies that may be merged, once for each client that was asked and in this order."""
     for client in replies:
-        if client not in inboxes:
-            note(RoundEvent(step, client, "was not asked"))
+        if client not in messages:
+            note(RoundEvent(context, client, "was not asked"))
     good: list[ClientId] = []
-    for client in inboxes:
+    for client in messages:
         if client not in replies:
             continue
         reply = replies[client]
         if reason := rejection_reason(
-            reply, expected_reply(method, site, client, inboxes[client], step)
+            reply, expected_reply(method, site, client, messages[client], context)
         ):
-            note(RoundEvent(step, client, reason, bool(getattr(reply, "fault", ""))))
+            note(RoundEvent(context, client, reason, bool(getattr(reply, "fault", ""))))
         else:
             good.append(client)
     return LazySubset(replies, good)
 
 
 def merge_replies(
-    method: Method[S, C], site: Site, server: S, replies: Mail, step: RoundContext
+    method: Method[S, C], site: Site, server: S, replies: Mail, context: RoundContext
 ) -> tuple[S, str]:
     """The server's new state; or the old one, and why there is no new one."""
     try:
-        with explain_oom(f"the server, in round {step.round + 1},"):
-            new = method.merge(site, server, replies, step)
+        with explain_oom(f"the server, in round {context.round + 1},"):
+            new = method.merge(site, server, replies, context)
     except DivergedError as fault:
         return server, f"at the server, {fault}"
     bad = next((n for n, leaf in tree.named_leaves(new) if not leaf.isfinite().all()), "")

@@ -45,15 +45,15 @@ class FedBN(Method[ServerState, Model]):
         return site.initial_model().only(*batch_norm_names(site.net))
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        mine = replace(inbox, model=inbox.model | state)
-        reply, _ = super().train(site, mine, state, step)
+        mine = replace(received, model=received.model | state)
+        reply, _ = super().train(site, mine, state, context)
         private = batch_norm_names(site.net)
         return replace(reply, model=reply.model.without(*private)), reply.model.only(*private)
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(inbox.model | state, x).logits
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
+        return site.forward_eval(received.model | state, x).logits
 
 
 def batch_norm_names(net: Net) -> list[str]:

@@ -74,28 +74,28 @@ class FedDC(Method[FedDCServer, FedDCClient]):
         )
 
     def send(
-        self, site: Site, server: FedDCServer, to: Sequence[ClientId], step: RoundContext
+        self, site: Site, server: FedDCServer, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
         return dict.fromkeys(to, Message(server.client_start(), extras={VARIATE: server.variate}))
 
     def loss(
-        self, site: Site, inbox: Message, state: FedDCClient, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: FedDCClient, model: Model, batch: TrainingBatch
     ) -> Tensor:
         size = control_variates.relative_size(site, site.id)
-        task = super().loss(site, inbox, state, model, batch)
+        task = super().loss(site, received, state, model, batch)
         undrifted = control_variates.add_weights(model.weights, state.drift)
-        penalty = tree.squared_distance(undrifted, inbox.model.weights) * self.alpha / (2 * size)
-        correction = control_variates.add_weights(shared_variate(site, inbox), state.variate, -1)
+        penalty = tree.squared_distance(undrifted, received.model.weights) * self.alpha / (2 * size)
+        correction = control_variates.add_weights(shared_variate(site, received), state.variate, -1)
         return task + penalty + control_variates.inner_product(model.weights, correction)
 
     def train(
-        self, site: Site, inbox: Message, state: FedDCClient, step: RoundContext
+        self, site: Site, received: Message, state: FedDCClient, context: RoundContext
     ) -> tuple[Message, FedDCClient]:
-        loss = partial(self.loss, site, inbox, state)
-        reply, steps = control_variates.local_fit(site, inbox.model, loss, step, self.clip)
-        start, end, own = inbox.model, reply.model, state.variate
+        loss = partial(self.loss, site, received, state)
+        reply, steps = control_variates.local_fit(site, received.model, loss, context, self.clip)
+        start, end, own = received.model, reply.model, state.variate
         new = control_variates.updated_variate(
-            own, shared_variate(site, inbox), start, end, site.training, steps
+            own, shared_variate(site, received), start, end, site.training, steps
         )
         moved = control_variates.add_weights(
             state.drift, control_variates.add_weights(end.weights, start.weights, -1)
@@ -109,7 +109,7 @@ class FedDC(Method[FedDCServer, FedDCClient]):
         site: Site,
         server: FedDCServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> FedDCServer:
         model, change = (
             control_variates.unweighted_mean(replies),
@@ -124,7 +124,7 @@ class FedDC(Method[FedDCServer, FedDCClient]):
         )
 
 
-def shared_variate(site: Site, inbox: Message) -> Weights:
+def shared_variate(site: Site, received: Message) -> Weights:
     """The server's G as this client counts it: divided by N * omega_n."""
-    variate = cast(Weights, inbox.extras[VARIATE])
+    variate = cast(Weights, received.extras[VARIATE])
     return tree.map(lambda leaf: leaf / control_variates.relative_size(site, site.id), variate)

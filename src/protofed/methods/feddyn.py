@@ -48,7 +48,7 @@ class FedDyn(Method[DriftServer, Weights]):
         return control_variates.zero_weights(site.initial_model())
 
     def send(
-        self, site: Site, server: DriftServer, to: Sequence[ClientId], step: RoundContext
+        self, site: Site, server: DriftServer, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
         return dict.fromkeys(to, Message(self.start(server)))
 
@@ -57,21 +57,22 @@ class FedDyn(Method[DriftServer, Weights]):
         return server.client_start() if self.alpha else server.model
 
     def loss(
-        self, site: Site, inbox: Message, state: Weights, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Weights, model: Model, batch: TrainingBatch
     ) -> Tensor:
         alpha = self.alpha / control_variates.relative_size(site, site.id)
-        task = super().loss(site, inbox, state, model, batch)
+        task = super().loss(site, received, state, model, batch)
         # <theta, s_n - theta^t> + ||theta||^2 / 2 but for a constant, without terms that cancel.
         return task + alpha * (
-            proximal_term(model, inbox.model) + control_variates.inner_product(model.weights, state)
+            proximal_term(model, received.model)
+            + control_variates.inner_product(model.weights, state)
         )
 
     def train(
-        self, site: Site, inbox: Message, state: Weights, step: RoundContext
+        self, site: Site, received: Message, state: Weights, context: RoundContext
     ) -> tuple[Message, Weights]:
-        loss = partial(self.loss, site, inbox, state)
-        reply, _ = control_variates.local_fit(site, inbox.model, loss, step, self.clip)
-        move = control_variates.add_weights(reply.model.weights, inbox.model.weights, -1)
+        loss = partial(self.loss, site, received, state)
+        reply, _ = control_variates.local_fit(site, received.model, loss, context, self.clip)
+        move = control_variates.add_weights(reply.model.weights, received.model.weights, -1)
         return reply, control_variates.add_weights(state, move)
 
     def merge(
@@ -79,7 +80,7 @@ class FedDyn(Method[DriftServer, Weights]):
         site: Site,
         server: DriftServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> DriftServer:
         model, start = control_variates.unweighted_mean(replies), self.start(server)
         return DriftServer(

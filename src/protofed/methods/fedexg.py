@@ -50,24 +50,24 @@ class FedExg(Method[ExchangeServer, None]):
         return ExchangeServer(site.initial_model())
 
     def send(
-        self, site: Site, server: ExchangeServer, to: Sequence[ClientId], step: RoundContext
+        self, site: Site, server: ExchangeServer, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
-        if step.exchange == 0:
-            return super().send(site, server, to, step)
-        return exchange_models(site, server.pending_replies, to, step)
+        if context.exchange == 0:
+            return super().send(site, server, to, context)
+        return exchange_models(site, server.pending_replies, to, context)
 
     def train(
-        self, site: Site, inbox: Message, state: None, step: RoundContext
+        self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        return super().train(phase_site(site, step, self.phase_epochs), inbox, state, step)
+        return super().train(phase_site(site, context, self.phase_epochs), received, state, context)
 
     def merge(
         self,
         site: Site,
         server: ExchangeServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> ExchangeServer:
-        if step.exchange == 0:
+        if context.exchange == 0:
             return ExchangeServer(server.model, dict(replies))
         return ExchangeServer(average_models(replies))

@@ -76,21 +76,21 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         )
 
     def train(
-        self, site: Site, inbox: Message, state: FedGAClient | None, step: RoundContext
+        self, site: Site, received: Message, state: FedGAClient | None, context: RoundContext
     ) -> tuple[Message, FedGAClient | None]:
         rest, held = split_site(site, self.val_share)
-        reply, _ = super().train(rest, inbox, state, step)
+        reply, _ = super().train(rest, received, state, context)
         if not len(held):
             return reply, None
-        now = FedGAClient(step.round, self.fault(site, reply.model, held))
-        if state is None or state.round != step.round - 1:
+        now = FedGAClient(context.round, self.fault(site, reply.model, held))
+        if state is None or state.round != context.round - 1:
             return reply, now
-        gap = self.fault(site, inbox.model, held) - state.fault
+        gap = self.fault(site, received.model, held) - state.fault
         return replace(reply, extras={"gap": torch.tensor(gap, dtype=torch.float64)}), now
 
-    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
+    def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         return replace(
-            super().reply_schema(site, inbox, step), extras={"gap": torch.zeros(()).double()}
+            super().reply_schema(site, received, context), extras={"gap": torch.zeros(()).double()}
         )
 
     def fault(self, site: Site, model: Model, held: ArrayDataset) -> float:
@@ -107,13 +107,13 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         site: Site,
         server: FedGAServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> FedGAServer:
         place = {client: number for number, client in enumerate(sorted(site.sizes))}
         told = {place[client]: reply.extras.get("gap") for client, reply in replies.items()}
         gaps = {number: float(gap) for number, gap in told.items() if isinstance(gap, Tensor)}
         # They are gaps of round t = round - 1, whose step is d (1 - (t - 1) / T).
-        size = self.step * (1 - (step.round - 2) / step.rounds) / len(place)
+        size = self.step * (1 - (context.round - 2) / context.rounds) / len(place)
         shares = adjust_weights(server.shares, gaps, size, self.centred)
         voices = shares[[place[client] for client in replies]].tolist()
         models = (reply.model for reply in replies.values())

@@ -62,10 +62,10 @@ class FedGH(Method[ServerState, Model]):
         return site.initial_model()
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        start = replace(inbox, model=state | inbox.model)
-        reply, _ = super().train(site, start, state, step)
+        start = replace(received, model=state | received.model)
+        reply, _ = super().train(site, start, state, context)
         protos = local_prototypes(site, reply.model)
         return replace(reply, model=Model(), protos=protos), reply.model
 
@@ -74,25 +74,25 @@ class FedGH(Method[ServerState, Model]):
         site: Site,
         server: ServerState,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> ServerState:
         table = stack_client_prototypes(replies)
 
         def loss(head: Model, rows: Prototypes) -> Tensor:
             return head_loss(head, rows.vectors, rows.labels)
 
-        draws = (site.rng("head", step.round, epoch) for epoch in range(self.server_epochs))
+        draws = (site.rng("head", context.round, epoch) for epoch in range(self.server_epochs))
         batches = table.shuffled_batches(self.server_batch, draws)
         sgd = SGD(lr=self.server_lr, momentum=0, weight_decay=0)
         return ServerState(fit_model(server.model, batches, loss, sgd).trained)
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
         return site.forward_eval(state, x).logits
 
     def auxiliary_predictions(
-        self, site: Site, inbox: Message, state: Model, x: Tensor
+        self, site: Site, received: Message, state: Model, x: Tensor
     ) -> dict[str, Tensor]:
-        return {"global head": site.forward_eval(state | inbox.model, x).logits}
+        return {"global head": site.forward_eval(state | received.model, x).logits}
 
 
 def head_loss(head: Model, z: Tensor, y: Tensor) -> Tensor:

@@ -102,9 +102,9 @@ class FedLSA(Method[FedLSAServer, None]):
         return Message(model=server.model, extras=extras)
 
     def loss(
-        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        out, anchors = site.forward_train(model, batch.x), inbox.extras.get("anchors")
+        out, anchors = site.forward_train(model, batch.x), received.extras.get("anchors")
         task = F.cross_entropy(out.logits, batch.y)
         if not self.lam or not isinstance(anchors, Tensor):
             return task
@@ -118,7 +118,7 @@ class FedLSA(Method[FedLSAServer, None]):
         site: Site,
         server: FedLSAServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> FedLSAServer:
         return self._grow(FedLSAServer(average_models(replies), server.seedling))
 

@@ -75,35 +75,35 @@ class FedMD(Method[FedMDServer, Model]):
         return site.initial_model()
 
     def send(
-        self, site: Site, server: FedMDServer, to: Sequence[ClientId], step: RoundContext
+        self, site: Site, server: FedMDServer, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
-        order = torch.randperm(len(site.public), generator=site.rng("public", step.round))
+        order = torch.randperm(len(site.public), generator=site.rng("public", context.round))
         rows = order[: self.public_batch]
-        if step.exchange == 0:
+        if context.exchange == 0:
             return dict.fromkeys(to, Message(extras={"rows": rows}))
         heard = len(rows) if len(to) > 1 else 0  # a party alone agrees with itself
         extras = {"rows": rows[:heard], "consensus": server.consensus[:heard]}
         return dict.fromkeys(to, Message(extras=extras))
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        rows = cast(Tensor, inbox.extras["rows"])
-        if step.exchange == 0:
+        rows = cast(Tensor, received.extras["rows"])
+        if context.exchange == 0:
             logits = public_logits(site, state, rows)
             return Message(extras={"logits": logits}, size=len(site.train)), state
-        consensus = cast(Tensor, inbox.extras["consensus"])
-        digested = fit_consensus(site, state, rows, consensus, step, self.digest_epochs)
+        consensus = cast(Tensor, received.extras["consensus"])
+        digested = fit_consensus(site, state, rows, consensus, context, self.digest_epochs)
         # A round's only training on private images: the batches of a method with one leg.
-        start, first = replace(inbox, model=digested.trained), step._replace(exchange=0)
+        start, first = replace(received, model=digested.trained), context._replace(exchange=0)
         reply, _ = super().train(site, start, state, first)
         metrics = {**reply.metrics, "digest": digested.loss}
         return replace(reply, model=Model(), metrics=metrics), reply.model
 
-    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
-        if step.exchange == 1:
+    def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
+        if context.exchange == 1:
             return Message()
-        rows = cast(Tensor, inbox.extras["rows"])
+        rows = cast(Tensor, received.extras["rows"])
         return Message(extras={"logits": torch.zeros(len(rows), site.classes)})
 
     def merge(
@@ -111,12 +111,12 @@ class FedMD(Method[FedMDServer, Model]):
         site: Site,
         server: FedMDServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> FedMDServer:
-        if step.exchange == 1:
+        if context.exchange == 1:
             return FedMDServer(Model())
         said = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
         return FedMDServer(Model(), tree.mean(said, [1.0] * len(said)))
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
         return site.forward_eval(state, x).logits

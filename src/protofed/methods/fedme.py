@@ -72,19 +72,19 @@ class FedMe(Method[ExchangeServer, Model]):
         return Model()  # holds a model only between the legs of a round
 
     def send(
-        self, site: Site, server: ExchangeServer, to: Sequence[ClientId], step: RoundContext
+        self, site: Site, server: ExchangeServer, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
-        if step.exchange == 0:
-            return super().send(site, server, to, step)
-        partner = assign_partners(site, server.pending_replies, step)
+        if context.exchange == 0:
+            return super().send(site, server, to, context)
+        partner = assign_partners(site, server.pending_replies, context)
         return {client: Message(server.pending_replies[partner[client]].model) for client in to}
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        now = phase_site(site, step, self.phase_epochs)
-        if step.exchange == 0:
-            reply, _ = super().train(now, inbox, state, step)
+        now = phase_site(site, context, self.phase_epochs)
+        if context.exchange == 0:
+            reply, _ = super().train(now, received, state, context)
             return reply, reply.model
 
         def loss(pair: dict[str, Model], batch: TrainingBatch) -> Tensor:
@@ -94,25 +94,25 @@ class FedMe(Method[ExchangeServer, Model]):
             mine = mutual_loss(own, other, batch.y, self.mutual)
             return mine + mutual_loss(other, own, batch.y, self.mutual)
 
-        pair = {"own": state, OTHER: inbox.model}
-        fitted = fit_model(pair, now.batches(step), loss, site.training)
+        pair = {"own": state, OTHER: received.model}
+        fitted = fit_model(pair, now.batches(context), loss, site.training)
         metrics = {"loss": fitted.loss / 2}  # of a model, so that both legs can be compared
         trained, extras = fitted.trained["own"], {OTHER: fitted.trained[OTHER]}
         return Message(trained, extras=extras, size=len(site.train), metrics=metrics), Model()
 
-    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
-        return Message(inbox.model, extras={OTHER: inbox.model} if step.exchange else {})
+    def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
+        return Message(received.model, extras={OTHER: received.model} if context.exchange else {})
 
     def merge(
         self,
         site: Site,
         server: ExchangeServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> ExchangeServer:
-        if step.exchange == 0:
+        if context.exchange == 0:
             return ExchangeServer(server.model, dict(replies))
-        partner = assign_partners(site, server.pending_replies, step)
+        partner = assign_partners(site, server.pending_replies, context)
         copies: dict[ClientId, list[Model]] = {owner: [] for owner in server.pending_replies}
         for client, reply in replies.items():
             copies[client].append(reply.model)
@@ -124,7 +124,7 @@ class FedMe(Method[ExchangeServer, Model]):
 
 
 def assign_partners(
-    site: Site, clients: Iterable[ClientId], step: RoundContext
+    site: Site, clients: Iterable[ClientId], context: RoundContext
 ) -> dict[ClientId, ClientId]:
     """Whose model each client gets in this round; the same draw in `send` and `merge`."""
-    return random_derangement(sorted(clients), site.rng("exchange", step.round))
+    return random_derangement(sorted(clients), site.rng("exchange", context.round))

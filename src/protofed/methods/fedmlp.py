@@ -67,12 +67,12 @@ class FedMLP(Method[FedMLPServer, Model | None]):
         return Message(model=server.model, protos=server.protos, extras=extras)
 
     def loss(
-        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Model | None, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        out, semantic = site.forward_train(model, batch.x), inbox.extras.get("semantic")
+        out, semantic = site.forward_train(model, batch.x), received.extras.get("semantic")
         total = F.cross_entropy(out.logits, batch.y)
-        if self.lam1 and inbox.protos is not None:
-            total = total + self.lam1 * prototype_mse(out.z, batch.y, inbox.protos, site.classes)
+        if self.lam1 and received.protos is not None:
+            total = total + self.lam1 * prototype_mse(out.z, batch.y, received.protos, site.classes)
         if self.lam2 and isinstance(semantic, Prototypes):
             total = total + self.lam2 * semantic_pull(out.logits, batch.y, semantic, site.classes)
         if self.lam3 and state is not None:
@@ -81,24 +81,24 @@ class FedMLP(Method[FedMLPServer, Model | None]):
         return total
 
     def train(
-        self, site: Site, inbox: Message, state: Model | None, step: RoundContext
+        self, site: Site, received: Message, state: Model | None, context: RoundContext
     ) -> tuple[Message, Model | None]:
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         out, labels = site_outputs(site, reply.model), site.train.labels
         protos, semantic = class_means(out.z, labels), class_means(out.logits.softmax(1), labels)
         reply = replace(reply, protos=protos, extras={"semantic": semantic})
         return reply, reply.model if self.lam3 > 0 else None
 
-    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
+    def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         semantic = prototype_template(site.classes, site.classes)
-        return replace(super().reply_schema(site, inbox, step), extras={"semantic": semantic})
+        return replace(super().reply_schema(site, received, context), extras={"semantic": semantic})
 
     def merge(
         self,
         site: Site,
         server: FedMLPServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> FedMLPServer:
         extras = [reply.extras.get("semantic") for reply in replies.values()]
         semantic = stack_prototypes(table for table in extras if isinstance(table, Prototypes))

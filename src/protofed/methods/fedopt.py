@@ -80,7 +80,7 @@ class FedOPT(Method[FedOPTServer, None]):
         site: Site,
         server: FedOPTServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> FedOPTServer:
         models = (reply.model for reply in replies.values())
         uniform = self.mean == "uniform"

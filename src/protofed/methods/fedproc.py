@@ -67,11 +67,11 @@ class FedProc(Method[PrototypeServer, None]):
         return Message(model=server.model, protos=server.protos)
 
     def loss(
-        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, protos, share = (
             site.forward_train(model, batch.x),
-            inbox.protos,
+            received.protos,
             self.share(batch.context),
         )
         task = F.cross_entropy(out.logits, batch.y)
@@ -81,24 +81,26 @@ class FedProc(Method[PrototypeServer, None]):
             return task
         return share * task + (1 - share) * prototype_contrastive(out.z, batch.y, protos, tau=1)
 
-    def share(self, step: RoundContext) -> float:
+    def share(self, context: RoundContext) -> float:
         """How much cross entropy counts in a round, from 0 to 1; contrast has the rest."""
         if self.style == "official":
-            return step.round / step.rounds
-        return step.round / max(step.rounds - 1, 1)
+            return context.round / context.rounds
+        return context.round / max(context.rounds - 1, 1)
 
     def train(
-        self, site: Site, inbox: Message, state: None, step: RoundContext
+        self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
         train = super().train
-        return train_with_prototypes(self.collect, site, lambda s: train(s, inbox, state, step))
+        return train_with_prototypes(
+            self.collect, site, lambda s: train(s, received, state, context)
+        )
 
     def merge(
         self,
         site: Site,
         server: PrototypeServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> PrototypeServer:
         table = stack_client_prototypes(replies)
         centres = table.weighted_mean() if self.style == "official" else table.uniform_mean()

@@ -73,19 +73,21 @@ class FedProto(Method[PrototypeServer, Model]):
         return Message(model=server.model, protos=server.protos)
 
     def loss(
-        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        out, protos = site.forward_train(model, batch.x), inbox.protos
+        out, protos = site.forward_train(model, batch.x), received.protos
         total = F.cross_entropy(out.logits, batch.y)
         if self.lam and protos is not None:
             total = total + self.lam * prototype_mse(out.z, batch.y, protos, site.classes)
         return total
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        train, start = super().train, replace(inbox, model=inbox.model | state)
-        reply, _ = train_with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
+        train, start = super().train, replace(received, model=received.model | state)
+        reply, _ = train_with_prototypes(
+            self.collect, site, lambda s: train(s, start, state, context)
+        )
         return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
@@ -93,15 +95,15 @@ class FedProto(Method[PrototypeServer, Model]):
         site: Site,
         server: PrototypeServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> PrototypeServer:
         model = average_models(replies) if self.param_avg else server.model
         return PrototypeServer(model, stack_client_prototypes(replies).uniform_mean())
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(inbox.model | state, x).logits
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
+        return site.forward_eval(received.model | state, x).logits
 
     def auxiliary_predictions(
-        self, site: Site, inbox: Message, state: Model, x: Tensor
+        self, site: Site, received: Message, state: Model, x: Tensor
     ) -> dict[str, Tensor]:
-        return nearest_prototype_scores(site, inbox.model | state, inbox.protos, x)
+        return nearest_prototype_scores(site, received.model | state, received.protos, x)

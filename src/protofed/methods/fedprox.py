@@ -35,8 +35,8 @@ class FedProx(Method):
     )
 
     def loss(
-        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         mu = self.mu * RETHINK_FACTOR if self.rethink_factor else self.mu
-        task = super().loss(site, inbox, state, model, batch)
-        return task + mu * proximal_term(model, inbox.model)
+        task = super().loss(site, received, state, model, batch)
+        return task + mu * proximal_term(model, received.model)

@@ -86,18 +86,18 @@ class DisentangledNet(Net):
         )
 
 
-def phase_batches(schedule: Schedule, site: Site, step: RoundContext) -> Iterator[Work]:
+def phase_batches(schedule: Schedule, site: Site, context: RoundContext) -> Iterator[Work]:
     """A round's batches with the phase that each serves; basic and split get half of them each."""
     epochs = site.training.epochs
     if schedule == "joint":
-        yield from (("joint", batch) for batch in site.batches(step))
+        yield from (("joint", batch) for batch in site.batches(context))
     elif schedule == "interleaved":
-        for batch in site.batches(step, epochs=max(2, epochs)):
+        for batch in site.batches(context, epochs=max(2, epochs)):
             yield ("split" if batch.number % 2 else "basic"), batch
     else:
         first, rest = site.training.split_epochs()
-        yield from (("basic", batch) for batch in site.batches(step, "basic", first))
-        yield from (("split", batch) for batch in site.batches(step, "split", rest))
+        yield from (("basic", batch) for batch in site.batches(context, "basic", first))
+        yield from (("split", batch) for batch in site.batches(context, "split", rest))
 
 
 class FeaturePosterior(NamedTuple):
@@ -247,13 +247,13 @@ class FedSeProto(Method[PrototypeServer, Model]):
         return Message(model=server.model, protos=server.protos)
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
         def loss(model: Model, work: Work) -> Tensor:
-            return self.phase_loss(site, inbox, model, *work)
+            return self.phase_loss(site, received, model, *work)
 
-        batches = phase_batches(self.schedule, site, step)
-        model, _, mean = fit_model(inbox.model | state, batches, loss, site.training)
+        batches = phase_batches(self.schedule, site, context)
+        model, _, mean = fit_model(received.model | state, batches, loss, site.training)
         protos = local_prototypes(site, model)
         reply = Message(protos=protos, size=len(site.train), metrics={"loss": mean})
         if not self.param_avg:
@@ -261,10 +261,10 @@ class FedSeProto(Method[PrototypeServer, Model]):
         return replace(reply, model=model.without(*PRIVATE)), model.only(*PRIVATE)
 
     def phase_loss(
-        self, site: Site, inbox: Message, model: Model, phase: Phase, batch: TrainingBatch
+        self, site: Site, received: Message, model: Model, phase: Phase, batch: TrainingBatch
     ) -> Tensor:
         """Basic: cross entropy. Split: Eq. 15, head frozen. Joint: Eq. 15; + basic if alpha > 0."""
-        x, y, protos = batch.x, batch.y, inbox.protos
+        x, y, protos = batch.x, batch.y, received.protos
         if phase == "basic":
             return F.cross_entropy(site.forward_train(model, x, "basic").logits, y)
         if phase == "split":
@@ -287,10 +287,10 @@ class FedSeProto(Method[PrototypeServer, Model]):
         site: Site,
         server: PrototypeServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> PrototypeServer:
         model = average_models(replies) if self.param_avg else server.model
         return PrototypeServer(model, stack_client_prototypes(replies).uniform_mean())
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(inbox.model | state, x).logits
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
+        return site.forward_eval(received.model | state, x).logits

@@ -106,7 +106,7 @@ class FedSR(Method[ServerState, Model]):
         return site.initial_model().only(*PRIVATE)
 
     def loss(
-        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
         draw = site.rng("sample", batch.context.round, batch.context.exchange, batch.number)
         noise = torch.randn(len(batch.y), site.net.features, generator=draw).to(batch.x.device)
@@ -121,13 +121,13 @@ class FedSR(Method[ServerState, Model]):
         return loss
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        whole = replace(inbox, model=inbox.model | state)
-        reply, _ = super().train(site, whole, state, step)
+        whole = replace(received, model=received.model | state)
+        reply, _ = super().train(site, whole, state, context)
         return replace(reply, model=reply.model.without(*PRIVATE)), reply.model.only(*PRIVATE)
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
         # One set of draws for all images: how they are cut into batches changes no score.
         noise = site.randn((self.samples, 1, site.net.features), "test samples").to(x.device)
-        return mean_log_probability(site.forward_eval(inbox.model | state, x, noise).logits)
+        return mean_log_probability(site.forward_eval(received.model | state, x, noise).logits)

@@ -88,19 +88,21 @@ class FedTGP(Method[FedTGPServer, Model]):
         return Message(model=server.model, protos=server.protos)
 
     def loss(
-        self, site: Site, inbox: Message, state: Model, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        out, rows = site.forward_train(model, batch.x), inbox.protos
+        out, rows = site.forward_train(model, batch.x), received.protos
         total = F.cross_entropy(out.logits, batch.y)
         if self.lam and rows is not None:
             total = total + self.lam * prototype_mse(out.z, batch.y, rows, site.classes)
         return total
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        train, start = super().train, replace(inbox, model=inbox.model | state)
-        reply, _ = train_with_prototypes(self.collect, site, lambda s: train(s, start, state, step))
+        train, start = super().train, replace(received, model=received.model | state)
+        reply, _ = train_with_prototypes(
+            self.collect, site, lambda s: train(s, start, state, context)
+        )
         return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
@@ -108,7 +110,7 @@ class FedTGP(Method[FedTGPServer, Model]):
         site: Site,
         server: FedTGPServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> FedTGPServer:
         table = stack_client_prototypes(replies)
         delta = min(float(table.uniform_mean().class_margins().max()), self.margin)
@@ -116,7 +118,7 @@ class FedTGP(Method[FedTGPServer, Model]):
         def loss(seeds: dict[str, Tensor], rows: Prototypes) -> Tensor:
             return server_loss(generate_vectors(seeds), rows.vectors, rows.labels, delta)
 
-        draws = (site.rng("prototypes", step.round, e) for e in range(self.server_epochs))
+        draws = (site.rng("prototypes", context.round, e) for e in range(self.server_epochs))
         batches = table.shuffled_batches(self.server_batch, draws)
         seeds = train_generator(server.seedling, batches, loss, self.server_lr)
         labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
@@ -125,13 +127,13 @@ class FedTGP(Method[FedTGPServer, Model]):
             average_models(replies) if self.param_avg else server.model, protos, seeds
         )
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(inbox.model | state, x).logits
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
+        return site.forward_eval(received.model | state, x).logits
 
     def auxiliary_predictions(
-        self, site: Site, inbox: Message, state: Model, x: Tensor
+        self, site: Site, received: Message, state: Model, x: Tensor
     ) -> dict[str, Tensor]:
-        return nearest_prototype_scores(site, inbox.model | state, inbox.protos, x)
+        return nearest_prototype_scores(site, received.model | state, received.protos, x)
 
 
 def server_loss(learned: Tensor, vectors: Tensor, labels: Tensor, margin: float) -> Tensor:

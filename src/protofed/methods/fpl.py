@@ -77,9 +77,9 @@ class FPL(Method[PrototypeServer, None]):
         return Message(model=server.model, protos=server.protos)
 
     def loss(
-        self, site: Site, inbox: Message, state: None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        out, y, protos = site.forward_train(model, batch.x), batch.y, inbox.protos
+        out, y, protos = site.forward_train(model, batch.x), batch.y, received.protos
         task = F.cross_entropy(out.logits, y)
         if protos is None:
             return task
@@ -90,17 +90,19 @@ class FPL(Method[PrototypeServer, None]):
         return task + self.cpcl * apart + self.upcr * near
 
     def train(
-        self, site: Site, inbox: Message, state: None, step: RoundContext
+        self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
         train = super().train
-        return train_with_prototypes(self.collect, site, lambda s: train(s, inbox, state, step))
+        return train_with_prototypes(
+            self.collect, site, lambda s: train(s, received, state, context)
+        )
 
     def merge(
         self,
         site: Site,
         server: PrototypeServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> PrototypeServer:
         return PrototypeServer(
             average_models(replies), self.clusters(stack_client_prototypes(replies))

@@ -43,9 +43,9 @@ class Local(Method[ServerState, Model]):
         return site.initial_model()
 
     def train(
-        self, site: Site, inbox: Message, state: Model, step: RoundContext
+        self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        reply, _ = super().train(site, replace(inbox, model=state), state, step)
+        reply, _ = super().train(site, replace(received, model=state), state, context)
         return replace(reply, model=Model()), reply.model
 
     def merge(
@@ -53,9 +53,9 @@ class Local(Method[ServerState, Model]):
         site: Site,
         server: ServerState,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> ServerState:
         return server
 
-    def predict(self, site: Site, inbox: Message, state: Model, x: Tensor) -> Tensor:
+    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
         return site.forward_eval(state, x).logits

@@ -36,22 +36,22 @@ class MOON(Method[ServerState, Model | None]):
     tau: float = Field(default=0.5, gt=0, description="tau: temperature of the contrast")
 
     def loss(
-        self, site: Site, inbox: Message, state: Model | None, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Model | None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out = site.forward_train(model, batch.x)
         task = F.cross_entropy(out.logits, batch.y)
         if state is None or not self.mu:  # without a state: nothing to push away from yet
             return task
         ours, previous = (
-            site.forward_eval(inbox.model, batch.x).z,
+            site.forward_eval(received.model, batch.x).z,
             site.forward_eval(state, batch.x).z,
         )
         return task + self.mu * model_contrast(out.z, ours, previous, self.tau)
 
     def train(
-        self, site: Site, inbox: Message, state: Model | None, step: RoundContext
+        self, site: Site, received: Message, state: Model | None, context: RoundContext
     ) -> tuple[Message, Model | None]:
-        reply, _ = super().train(site, inbox, state, step)
+        reply, _ = super().train(site, received, state, context)
         return reply, reply.model
 
 

@@ -96,7 +96,7 @@ Scope = Literal["own", "all"]
 
 
 def pgct_prototypes(
-    mode: Mode, clusters: int, site: Site, model: Model, step: RoundContext
+    mode: Mode, clusters: int, site: Site, model: Model, context: RoundContext
 ) -> Prototypes:
     """A client's prototypes, by a look at all its images.
 
@@ -109,7 +109,7 @@ def pgct_prototypes(
         return class_means(z, labels)
 
     def draw(label: int) -> torch.Generator:
-        return site.rng("prototypes", step.round, label)
+        return site.rng("prototypes", context.round, label)
 
     if mode == "bootstrap":
         return bootstrap_prototypes(z, labels, draw)
@@ -227,33 +227,35 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
         site: Site,
         server: model_exchange.WrappingServer,
         to: Sequence[ClientId],
-        step: RoundContext,
+        context: RoundContext,
     ) -> dict[ClientId, Message]:
-        if step.exchange == 0:
-            return self.base.send(site, model_exchange.unwrap_state(server), to, step)
-        return model_exchange.exchange_models(site, server.pending_replies, to, step, (GUIDE,))
+        if context.exchange == 0:
+            return self.base.send(site, model_exchange.unwrap_state(server), to, context)
+        return model_exchange.exchange_models(site, server.pending_replies, to, context, (GUIDE,))
 
     def train(
-        self, site: Site, inbox: Message, state: Any, step: RoundContext
+        self, site: Site, received: Message, state: Any, context: RoundContext
     ) -> tuple[Message, Any]:
-        now = model_exchange.phase_site(site, step, self.phase_epochs)
-        if step.exchange == 1:
-            return super().train(now, inbox, state, step)
-        reply, state = self.base.train(now, inbox, state, step)
+        now = model_exchange.phase_site(site, context, self.phase_epochs)
+        if context.exchange == 1:
+            return super().train(now, received, state, context)
+        reply, state = self.base.train(now, received, state, context)
         model_exchange.check_complete_model(site, reply.model)
-        protos = pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, step)
+        protos = pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, context)
         return replace(reply, extras={**reply.extras, GUIDE: protos}), state
 
-    def reply_schema(self, site: Site, inbox: Message, step: RoundContext) -> Message:
+    def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         table = pgct_prototype_template(self.proto_mode, self.clusters, site)
-        return model_exchange.exchange_reply_schema(self.base, site, inbox, step, {GUIDE: table})
+        return model_exchange.exchange_reply_schema(
+            self.base, site, received, context, {GUIDE: table}
+        )
 
     def loss(
-        self, site: Site, inbox: Message, state: Any, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Any, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, protos = (
             site.forward_train(model, batch.x),
-            cast(Prototypes, inbox.extras[GUIDE]),
+            cast(Prototypes, received.extras[GUIDE]),
         )
         total = nn.functional.cross_entropy(out.logits, batch.y)
         if self.alpha:
@@ -269,22 +271,22 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
         site: Site,
         server: model_exchange.WrappingServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> model_exchange.WrappingServer:
-        if step.exchange == 0:
+        if context.exchange == 0:
             return replace(server, pending_replies=dict(replies))
         state, told = (
             model_exchange.unwrap_state(server),
             model_exchange.with_retrained_models(server.pending_replies, replies),
         )
         return model_exchange.wrap_state(
-            self.base.merge(site, state, told, step._replace(exchange=0))
+            self.base.merge(site, state, told, context._replace(exchange=0))
         )
 
-    def predict(self, site: Site, inbox: Message, state: Any, x: Tensor) -> Tensor:
-        return self.base.predict(site, inbox, state, x)
+    def predict(self, site: Site, received: Message, state: Any, x: Tensor) -> Tensor:
+        return self.base.predict(site, received, state, x)
 
     def auxiliary_predictions(
-        self, site: Site, inbox: Message, state: Any, x: Tensor
+        self, site: Site, received: Message, state: Any, x: Tensor
     ) -> dict[str, Tensor]:
-        return self.base.auxiliary_predictions(site, inbox, state, x)
+        return self.base.auxiliary_predictions(site, received, state, x)

@@ -59,25 +59,27 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
         return control_variates.zero_weights(site.initial_model())
 
     def send(
-        self, site: Site, server: ScaffoldServer, to: Sequence[ClientId], step: RoundContext
+        self, site: Site, server: ScaffoldServer, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
         return dict.fromkeys(to, Message(server.model, extras={VARIATE: server.variate}))
 
     def loss(
-        self, site: Site, inbox: Message, state: Weights, model: Model, batch: TrainingBatch
+        self, site: Site, received: Message, state: Weights, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        correction = control_variates.add_weights(cast(Weights, inbox.extras[VARIATE]), state, -1)
-        task = super().loss(site, inbox, state, model, batch)
+        correction = control_variates.add_weights(
+            cast(Weights, received.extras[VARIATE]), state, -1
+        )
+        task = super().loss(site, received, state, model, batch)
         return task + control_variates.inner_product(model.weights, correction)
 
     def train(
-        self, site: Site, inbox: Message, state: Weights, step: RoundContext
+        self, site: Site, received: Message, state: Weights, context: RoundContext
     ) -> tuple[Message, Weights]:
-        loss = partial(self.loss, site, inbox, state)
-        reply, steps = control_variates.local_fit(site, inbox.model, loss, step)
-        shared = cast(Weights, inbox.extras[VARIATE])
+        loss = partial(self.loss, site, received, state)
+        reply, steps = control_variates.local_fit(site, received.model, loss, context)
+        shared = cast(Weights, received.extras[VARIATE])
         new = control_variates.updated_variate(
-            state, shared, inbox.model, reply.model, site.training, steps
+            state, shared, received.model, reply.model, site.training, steps
         )
         return replace(reply, extras={VARIATE: control_variates.add_weights(new, state, -1)}), new
 
@@ -86,7 +88,7 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
         site: Site,
         server: ScaffoldServer,
         replies: Mapping[ClientId, Message],
-        step: RoundContext,
+        context: RoundContext,
     ) -> ScaffoldServer:
         mean = control_variates.unweighted_mean(replies)
         weights = tree.map(

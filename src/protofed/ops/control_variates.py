@@ -81,12 +81,12 @@ def local_fit(
     site: Site,
     start: Model,
     loss: Callable[[Model, TrainingBatch], Tensor],
-    step: RoundContext,
+    context: RoundContext,
     clip: float = 0,
 ) -> tuple[Message, int]:
     """FedAvg's local training, with clipped gradients: the reply and the number of steps."""
     on_grads = clip_gradients(clip) if clip else None
-    fitted = fit_model(start, site.batches(step), loss, site.training, on_grads)
+    fitted = fit_model(start, site.batches(context), loss, site.training, on_grads)
     reply = Message(fitted.trained, size=len(site.train), metrics={"loss": fitted.loss})
     return reply, fitted.steps
 

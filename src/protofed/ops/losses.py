@@ -79,13 +79,13 @@ def public_logits(site: Site, model: Model, rows: Tensor) -> Tensor:
 
 
 def fit_consensus(
-    site: Site, model: Model, rows: Tensor, consensus: Tensor, step: RoundContext, epochs: int
+    site: Site, model: Model, rows: Tensor, consensus: Tensor, context: RoundContext, epochs: int
 ) -> FitResult[Model]:
     """The model after an approach to the consensus [n, C] on rows [n]: mean absolute error."""
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
-            order = torch.randperm(len(rows), generator=site.rng("digest", step.round, epoch))
+            order = torch.randperm(len(rows), generator=site.rng("digest", context.round, epoch))
             for places in site.training.batch_indices(order):
                 images = site.public.index_select(0, rows[places])
                 yield site.pixels.normalize(images), consensus[places]

@@ -86,12 +86,16 @@ def with_retrained_models(
 
 
 def exchange_reply_schema(
-    base: AnyMethod, site: Site, inbox: Message, step: RoundContext, extras: Mapping[str, Extra]
+    base: AnyMethod,
+    site: Site,
+    received: Message,
+    context: RoundContext,
+    extras: Mapping[str, Extra],
 ) -> Message:
     """A reply around a base method: before the exchange with `extras`, after it a model alone."""
-    if step.exchange == 1:
-        return Message(inbox.model)
-    told = base.reply_schema(site, inbox, step)
+    if context.exchange == 1:
+        return Message(received.model)
+    told = base.reply_schema(site, received, context)
     return replace(told, extras={**told.extras, **extras})
 
 
@@ -106,11 +110,11 @@ def check_complete_model(site: Site, model: Model) -> None:
         )
 
 
-def phase_site(site: Site, step: RoundContext, epochs: PhaseEpochs) -> Site:
+def phase_site(site: Site, context: RoundContext, epochs: PhaseEpochs) -> Site:
     """The site with the epochs of this leg: half of a round's each, or all of them in both."""
     if epochs == "full":
         return site
-    now = site.training.split_epochs()[step.exchange]
+    now = site.training.split_epochs()[context.exchange]
     return replace(site, training=replace(site.training, epochs=now))
 
 
@@ -123,7 +127,7 @@ def exchange_models(
     site: Site,
     box: Mapping[ClientId, Message],
     to: Sequence[ClientId],
-    step: RoundContext,
+    context: RoundContext,
     extras: Sequence[str] = (),
 ) -> dict[ClientId, Message]:
     """For each client another one's model, at random and each once; a client alone gets its own.
@@ -131,7 +135,7 @@ def exchange_models(
     Of what was sent in, only the model and the named extras are passed on. `to` are clients with
     a parcel in the box, and `site` is the server's.
     """
-    partner = random_derangement(sorted(to), site.rng("exchange", step.round))
+    partner = random_derangement(sorted(to), site.rng("exchange", context.round))
     parcels = {client: box[partner[client]] for client in to}
     return {
         client: Message(parcel.model, extras={name: parcel.extras[name] for name in extras})

@@ -81,10 +81,10 @@ class RecordingSite(Site):
     now: list[Tensor] = field(default_factory=list)  # classes of a last epoch's batch
 
     def batches(
-        self, step: RoundContext, phase: str = "", epochs: int | None = None
+        self, context: RoundContext, phase: str = "", epochs: int | None = None
     ) -> Iterator[TrainingBatch]:
         last = (self.training.epochs if epochs is None else epochs) - 1
-        for batch in super().batches(step, phase, epochs):
+        for batch in super().batches(context, phase, epochs):
             self.now[:] = [batch.y] if batch.epoch == last else []
             yield batch
 

@@ -188,9 +188,9 @@ def _training(experiment: Experiment, federation: Federation, site: Site) -> flo
     )
     server = method.init_server(federation.server)
     step = RoundContext(0, experiment.rounds)
-    inbox = method.send(federation.server, server, [site.id], step)[site.id]
+    received = method.send(federation.server, server, [site.id], step)[site.id]
     state = method.init_client(site)
-    seconds = _timed(lambda: method.train(few, inbox, state, step))
+    seconds = _timed(lambda: method.train(few, received, state, step))
     images = sum(len(other.train) for other in federation.sites.values()) * training.epochs
     return seconds * experiment.participation * images / len(few.train)
 

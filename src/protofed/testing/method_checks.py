@@ -37,27 +37,27 @@ class AuditEngine(LocalEngine[S, C]):
         self.changed: set[str] = set()
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> dict[ClientId, Message]:
         arrived: dict[ClientId, Message] = {
-            c: unpack_tree(pack_tree(m)) for c, m in inboxes.items()
+            c: unpack_tree(pack_tree(m)) for c, m in messages.items()
         }
         before = {
             c: (pack_tree(arrived[c]), pack_tree(self.state(c)), self.state(c)) for c in arrived
         }
-        replies = super().exchange(arrived, step)
-        for client, (inbox, packed, state) in before.items():
-            if pack_tree(arrived[client]) != inbox:
-                self.changed.add("train() changed its inbox")
+        replies = super().exchange(arrived, context)
+        for client, (received, packed, state) in before.items():
+            if pack_tree(arrived[client]) != received:
+                self.changed.add("train() changed its received")
             if pack_tree(state) != packed:
                 self.changed.add("train() changed the state that it was given")
-        return {c: self._arrived(c, inboxes[c], m, step) for c, m in replies.items()}
+        return {c: self._arrived(c, messages[c], m, context) for c, m in replies.items()}
 
     def _arrived(
-        self, client: ClientId, inbox: Message, reply: Message, step: RoundContext
+        self, client: ClientId, received: Message, reply: Message, context: RoundContext
     ) -> Message:
         """A reply from its bytes, which must not be more than the method lets expect."""
-        allowed = expected_reply(self.method, self.sites[client], client, inbox, step)
+        allowed = expected_reply(self.method, self.sites[client], client, received, context)
         return cast(Message, decode_reply(pack_tree(reply), allowed))
 
 
@@ -65,10 +65,10 @@ class DropoutEngine(LocalEngine[S, C]):
     """Loses the reply of one client in every exchange, another one each time."""
 
     def exchange(
-        self, inboxes: Mapping[ClientId, Message], step: RoundContext
+        self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> dict[ClientId, Message]:
-        replies = super().exchange(inboxes, step)
-        lost = sorted(replies)[(step.round + step.exchange) % len(replies)]
+        replies = super().exchange(messages, context)
+        lost = sorted(replies)[(context.round + context.exchange) % len(replies)]
         return {client: reply for client, reply in replies.items() if client != lost}
 
 
