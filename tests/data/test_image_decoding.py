@@ -36,7 +36,8 @@ from protofed.data.image_decoding import decode_image
 from PIL import Image
 Image.init()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-assert all(isinstance(decode_image({str(tmp_path)!r} + name, 32), str) for name in ("/a.png", "/b.png"))
+found = [decode_image({str(tmp_path)!r} + name, 32) for name in ("/a.png", "/b.png")]
+assert all(isinstance(one, str) for one in found)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,7 +17,8 @@ from tests.fleet.test_equal import STATE, local, spec
 
 def test_nothing_of_flower_is_loaded_unless_it_is_used() -> None:
     program = (
-        "import sys, protofed, protofed.cli, protofed.experiment.runner, protofed.deploy.site_worker;"
+        "import sys, protofed, protofed.cli, protofed.experiment.runner;"
+        "import protofed.deploy.site_worker;"
         "print([name for name in sys.modules if name.split('.')[0] == 'flwr'])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

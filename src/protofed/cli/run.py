@@ -1,4 +1,4 @@
-"""``protofed run`` and ``protofed resume``: one experiment from flags, a TOML file or its folder."""
+"""``protofed run`` and ``protofed resume``: one experiment from flags, TOML or its folder."""
 
 from __future__ import annotations
 

@@ -142,9 +142,10 @@ class Method(Generic[S, C]):
         return reply, state
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
-        """What a reply to `received` looks like: whatever differs in keys, shapes or types is refused.
+        """What a reply to `received` looks like: other keys, shapes or types are refused.
 
-        Values do not count. Of prototypes, as many rows a class as here may come; see `blank`.
+        Values do not count. Of prototypes, as many rows a class as here may come; see
+        `prototype_template`.
         """
         up = self.payload.up
         model = (

@@ -260,8 +260,8 @@ def _compare(lock: Path, key: str, path: Path) -> None:
     if first is not None and first != (found := file_sha256(path)):
         raise ProtofedError(
             f"{key} is not the file of the first time: sha256 {first} stands in {lock}, found"
-            f" {found}\nit was put aside as {quarantine_file(path)}; nothing else was changed; if the new"
-            " file is right, take the line out of the lock file and repeat the command"
+            f" {found}\nit was put aside as {quarantine_file(path)}; nothing else was changed; if"
+            " the new file is right, take the line out of the lock file and repeat the command"
         )
 
 

@@ -97,8 +97,8 @@ def read_layout(root: Path) -> FolderLayout:
         raise ProtofedError(f"{display_path(root)} holds no folders; {_HOW}")
     if all(path.name.lower() in SPLITS for path in domains):
         raise ProtofedError(
-            f"{display_path(root)} holds splits ({', '.join(path.name for path in domains)}) where its "
-            f"domains should be, so that test images would be trained on\n{_HOW}"
+            f"{display_path(root)} holds splits ({', '.join(path.name for path in domains)}) where "
+            f"its domains should be, so that test images would be trained on\n{_HOW}"
         )
     shelves = {path.name: _parts(path, _HOW) for path in domains}
     found = FolderLayout(root, shelves)
@@ -136,8 +136,8 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
         deep = [f"{f.name}/{below[0].name}" for f, below in inner.items() if below]
         if deep and not any(_holds_files(folder) for folder in folders):
             raise ProtofedError(
-                f"{display_path(domain)} holds folders in folders ({display_path(deep[0])}, ...) but no split of "
-                f"a known name\n{how}"
+                f"{display_path(domain)} holds folders in folders ({display_path(deep[0])}, ...) "
+                f"but no split of a known name\n{how}"
             )
         if not folders:
             raise ProtofedError(f"{display_path(domain)} holds no class folders\n{how}")
@@ -145,8 +145,8 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
     others = [display_path(folder.name) for folder in folders if folder not in splits]
     if others:
         raise ProtofedError(
-            f"{display_path(domain)} holds splits ({', '.join(f.name for f in splits)}) beside other "
-            f"folders ({', '.join(others)})\nmove these away, or into a split"
+            f"{display_path(domain)} holds splits ({', '.join(f.name for f in splits)}) beside "
+            f"other folders ({', '.join(others)})\nmove these away, or into a split"
         )
     parts: dict[str, list[Path]] = {}
     for split in splits:

@@ -1,4 +1,4 @@
-"""The one public port of a federation: TLS, bounded connections, and of Flower only what sites need."""
+"""The one public port of a federation: TLS, bounded connections, only what sites need."""
 
 from __future__ import annotations
 

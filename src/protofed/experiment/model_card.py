@@ -78,8 +78,8 @@ def _heading(experiment: Experiment) -> list[str]:
     lines = [
         f"# {escape_markdown(about.label)} on {escape_markdown(experiment.data.label)}",
         "",
-        f"A classifier of images: the net {escape_markdown(nets)}, trained by {escape_markdown(about.label)} in "
-        f"{count_noun(experiment.rounds, 'round')}. The method: {escape_markdown(paper)}.",
+        f"A classifier of images: the net {escape_markdown(nets)}, trained by "
+        f"{escape_markdown(about.label)} in {count_noun(experiment.rounds, 'round')}. The method: {escape_markdown(paper)}.",
     ]
     return lines + (
         [f"Note on the method: {escape_markdown(about.caveat)}."] if about.caveat else []
@@ -134,8 +134,8 @@ def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[
     return [
         "## What it was trained on",
         "",
-        f"Images of {escape_markdown(data.label)} (revision {escape_markdown(data.revision)}), domains "
-        f"{escape_markdown(', '.join(data.domains))}, at {seen}."
+        f"Images of {escape_markdown(data.label)} (revision {escape_markdown(data.revision)}), "
+        f"domains {escape_markdown(', '.join(data.domains))}, at {seen}."
         + (f" Nobody trained on {escape_markdown(unseen)}." if unseen else ""),
         "",
         *_table(head, rows),
@@ -191,8 +191,8 @@ def _repeat(folder: Path, experiment: Experiment, result: RunResult, world: Worl
     return [
         "## To make it again",
         "",
-        f"Spec digest `{result.digest}`; protofed {escape_markdown(world.get('protofed', '?'))} with "
-        f"{escape_markdown(versions)}. The same spec, torch and images give the same bits:",
+        f"Spec digest `{result.digest}`; protofed {escape_markdown(world.get('protofed', '?'))} "
+        f"with {escape_markdown(versions)}. The same spec, torch and images give the same bits:",
         "",
         f"    {printable_text(repeat_command(folder, experiment))}"
         if method_name(experiment.method) in METHODS

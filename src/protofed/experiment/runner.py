@@ -1,4 +1,4 @@
-"""The only loop: rounds, exchanges, sampling, scoring and checkpoints, the same for every method."""
+"""The only loop: rounds, exchanges, sampling, scoring, checkpoints, the same for every method."""
 
 from __future__ import annotations
 

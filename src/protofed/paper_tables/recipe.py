@@ -1,4 +1,4 @@
-"""A recipe: one table of a paper as experiments, with its printed numbers and each value's source."""
+"""A recipe: one table of a paper as experiments, with its printed numbers and all sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON from files and strangers: plain data of the expected shape, or an error that names the place."""
+"""JSON from files and strangers: plain data of the expected shape, or an error."""
 
 from __future__ import annotations
 

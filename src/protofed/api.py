@@ -1,0 +1,69 @@
+"""All that the author of a method imports, in one line.
+
+Example::
+
+    from protofed.api import Field, Message, Method, MethodInfo, Model, ServerState, Site, dataclass
+
+`dataclass` and `Field` are pydantic's: a field is a hyperparameter, its range and its description
+are checked and shown by ``protofed methods show``.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from protofed.core import tree
+from protofed.core.message import Message
+from protofed.core.method import (
+    Ablations,
+    Method,
+    MethodInfo,
+    Payload,
+    ServerState,
+    average_models,
+)
+from protofed.core.model import ImageShape, Model, Net, NetOutput, model_from_net
+from protofed.core.prototypes import (
+    Prototypes,
+    class_means,
+    prototype_template,
+    stack_prototypes,
+)
+from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, TrainingBatch
+from protofed.core.training import SGD, FitResult, Training, fit_model
+from protofed.errors import ProtofedError
+from protofed.testing import check_method
+
+__all__ = [
+    "SGD",
+    "Ablations",
+    "ArrayDataset",
+    "ClientId",
+    "Field",
+    "FitResult",
+    "ImageShape",
+    "Message",
+    "Method",
+    "MethodInfo",
+    "Model",
+    "Net",
+    "NetOutput",
+    "Payload",
+    "ProtofedError",
+    "Prototypes",
+    "RoundContext",
+    "ServerState",
+    "Site",
+    "Training",
+    "TrainingBatch",
+    "average_models",
+    "check_method",
+    "class_means",
+    "dataclass",
+    "fit_model",
+    "model_from_net",
+    "prototype_template",
+    "stack_prototypes",
+    "tree",
+]
