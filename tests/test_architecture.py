@@ -57,7 +57,7 @@ ROOMS = (  # each may import those before it that it names
             *("analysis", "paper_tables", "figures", "report", "export", "deploy"),
         ),
     ),
-    ("", ("errors", "core", "methods", "spec", "experiment", "cli")),
+    ("", ("errors", "core", "methods", "testing", "spec", "experiment", "cli")),
 )
 MAY_IMPORT = {
     room: {room, *others} - ({"methods"} if room == "methods" else set()) for room, others in ROOMS

@@ -82,7 +82,8 @@ def parse_address(text: str) -> ServerAddress:
     if not (is_ip(host) or HOST.fullmatch(host)) or not re.fullmatch("[0-9]{1,5}", port):
         raise ProtofedError(
             f"'{printable_text(text, 80)}' is no address: write a name or an IP address, and a "
-            f"port if it is not {PORT}, e.g. fl.example.org:{PORT}, 192.0.2.7 or [2001:db8::7]:{PORT}"
+            f"port if it is not {PORT}, e.g. fl.example.org:{PORT}, 192.0.2.7 or "
+            f"[2001:db8::7]:{PORT}"
         )
     if not 1 <= int(port) <= 65535:
         raise ProtofedError(f"{printable_text(text, 80)}: a port is a number from 1 to 65535")
@@ -109,8 +110,8 @@ def _checked(sites: Sequence[str], had: Iterable[str]) -> list[str]:
     for name in names:
         if not NAME.fullmatch(name):
             raise ProtofedError(
-                f"'{printable_text(name, 80)}' cannot be a site's name: write letters, digits, - and "
-                f"_, at most 40, the first of them a letter or digit"
+                f"'{printable_text(name, 80)}' cannot be a site's name: write letters, digits, - "
+                f"and _, at most 40, the first of them a letter or digit"
             )
         if name.lower() in RESERVED:
             raise ProtofedError(f"a site cannot be called {name}: that folder is the {name}'s own")

@@ -77,10 +77,9 @@ def serve_federation(home: Path, listen: tuple[str, int], keys: Path | None) -> 
             ended = threading.Event()
             known = _follow_keys(own, found, record, ended) if own else ""
             record(_names(own))
+            serving = f"serving on {where}{known}"
             try:
-                _stand(
-                    link, own, listen, found, log, lambda: print_line(f"serving on {where}{known}")
-                )
+                _stand(link, own, listen, found, log, lambda: print_line(serving))
             finally:
                 ended.set()
                 (home / RECORD).unlink(missing_ok=True)

@@ -79,7 +79,8 @@ def _heading(experiment: Experiment) -> list[str]:
         f"# {escape_markdown(about.label)} on {escape_markdown(experiment.data.label)}",
         "",
         f"A classifier of images: the net {escape_markdown(nets)}, trained by "
-        f"{escape_markdown(about.label)} in {count_noun(experiment.rounds, 'round')}. The method: {escape_markdown(paper)}.",
+        f"{escape_markdown(about.label)} in {count_noun(experiment.rounds, 'round')}. "
+        f"The method: {escape_markdown(paper)}.",
     ]
     return lines + (
         [f"Note on the method: {escape_markdown(about.caveat)}."] if about.caveat else []

@@ -91,11 +91,9 @@ def build_federation(experiment: Experiment) -> Federation:
     nets = build_nets(experiment, len(benchmark.classes))
     public = _public(experiment, benchmark, dealt)
     trains = {domain.name: domain.train for domain in benchmark.domains}
-    first = benchmark.domains[0].train
+    first, colour = benchmark.domains[0].train, entry.channel_statistics
     server = replace(
-        server_site(
-            experiment, entry.channel_statistics, len(benchmark.classes), first, nets[0], sizes
-        ),
+        server_site(experiment, colour, len(benchmark.classes), first, nets[0], sizes),
         public=_shown([trains[name].take(rows).images for name, rows in public.items()]),
     )
     sites = {

@@ -170,11 +170,8 @@ def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
     columns = sorted_values([field_value(record, across) for record in records])
     cells = np.full((len(rows), len(columns)), np.nan)
     for group in group_by_value(records, [down, across]).values():
-        place = (
-            rows.index(field_value(group[0], down)),
-            columns.index(field_value(group[0], across)),
-        )
-        cells[place] = accuracy_spread(group, options).mean
+        one, other = field_value(group[0], down), field_value(group[0], across)
+        cells[rows.index(one), columns.index(other)] = accuracy_spread(group, options).mean
     figure = new_figure(3.0 + 0.62 * len(columns), 1.7 + 0.45 * len(rows))
     axes = figure.add_subplot()
     axes.set_facecolor(FAINT)  # pairs without a run
