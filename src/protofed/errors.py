@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+_OPTION = re.compile(r"<([a-z][\w.]*)(?:=([^<>]*))?>")
 
 
 class ProtofedError(Exception):
-    """Something the user can mend; shown as its message alone, without a traceback."""
+    """Something that the user can fix; the command line shows it without a traceback.
+
+    The hint says what to do about it. It names an option as ``<rounds>`` or ``<data.side=32>``,
+    so that every caller reads it in its own language::
+
+        ProtofedError("runs/a is not an empty folder", hint="choose another <out>")
+
+    prints "choose another `out`" in Python and "choose another --out" on the command line.
+    """
+
+    def __init__(self, text: object = "", hint: str = ""):
+        super().__init__(*([text, hint] if hint else [text]))  # all, to cross to other processes
+
+    @property
+    def hint(self) -> str:
+        """What to do about it, with options as ``<name>`` or ``<name=value>``; may be empty."""
+        return str(self.args[1]) if len(self.args) > 1 else ""
+
+    def render(self, option: Callable[[str, str], str]) -> str:
+        """The message and its hint; `option` writes an option with its value, if it has one."""
+        hint = _OPTION.sub(lambda found: option(found[1], found[2] or ""), self.hint)
+        return f"{self.args[0]}\n{hint}" if hint else f"{self.args[0]}"
+
+    def __str__(self) -> str:
+        return self.render(lambda name, value: f"`{name}={value}`" if value else f"`{name}`")
 
 
 class BusyError(ProtofedError):
@@ -20,11 +47,11 @@ class DivergedError(ProtofedError):
     """Training came to NaN or infinity; who trained, and in which round, only the engine knows."""
 
     def __init__(self, step: int, what: str):
-        super().__init__(step, what)  # both, so that it can cross to another process
+        super().__init__(f"{what} turned NaN or infinite in step {step} of its training")
         self.step, self.what = step, what
 
-    def __str__(self) -> str:
-        return f"{self.what} turned NaN or infinite in step {self.step} of its training"
+    def __reduce__(self) -> tuple[type[DivergedError], tuple[int, str]]:
+        return type(self), (self.step, self.what)  # so that it can cross to another process
 
 
 def printable_text(text: str, most: int | None = None) -> str:

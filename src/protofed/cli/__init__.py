@@ -17,7 +17,7 @@ from protofed.cli.plot import plot_command
 from protofed.cli.report import report_command
 from protofed.cli.reproduce import reproduce_command
 from protofed.cli.run import resume_command, run_command
-from protofed.cli.typer_fixes import HELP, PlainCommand, SeveralValues
+from protofed.cli.typer_fixes import HELP, PlainCommand, SeveralValues, option_flag
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.progress import telling
 from protofed.runtime.resources import explain_oom
@@ -87,6 +87,7 @@ def main() -> None:
         with explain_oom("protofed", "use fewer or smaller images, or end other programs"):
             _call()
     except (ProtofedError, OSError) as fault:  # OSError: a full disk, a folder that is not ours
-        for line in f"error: {fault}".split("\n"):  # names in it may come from anywhere
+        told = fault.render(option_flag) if isinstance(fault, ProtofedError) else str(fault)
+        for line in f"error: {told}".split("\n"):  # names in it may come from anywhere
             print(printable_text(line), file=sys.stderr)
         sys.exit(2)

@@ -43,3 +43,11 @@ class SeveralValues(PlainCommand):
             if word != "--sites" or args[-1] == word:
                 words.append(word)
         return super().parse_args(ctx, words)
+
+
+def option_flag(name: str, value: str = "") -> str:
+    """An option of an error's hint as it is typed here: ``--out``, ``--set training.epochs=1``."""
+    if "." in name:
+        return f"--set {name}={value}" if value else f"--set {name}=..."
+    flag = f"--{name.replace('_', '-')}"
+    return f"{flag} {value}" if value else flag

@@ -15,7 +15,7 @@ from protofed.runtime.resources import explain_oom
 
 MAIN = ""  # the name under which `Method.predict` is counted; opinions have names of their own
 # Not training.batch: scoring has batches of its own.
-ADVICE = "use a smaller net, smaller images (data.side), or fewer processes (--workers 0)"
+ADVICE = "use a smaller net, smaller images (data.side), or fewer processes (<workers=0>)"
 
 
 class CorrectCount(NamedTuple):

@@ -321,8 +321,9 @@ class WorkerPool:
         if last:
             self.workers.remove(worker)
             raise ProtofedError(
-                f"{news} twice\nthe machine may lack memory: use fewer workers (--workers 1), "
-                f"smaller batches, or look at the system's log"
+                f"{news} twice",
+                hint="the machine may lack memory: use fewer workers (<workers=1>), smaller "
+                "batches, or look at the system's log",
             )
         self.tell(f"{news} and was started again")
         fresh = self.workers[self.workers.index(worker)] = WorkerHandle()

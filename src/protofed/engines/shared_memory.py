@@ -77,8 +77,8 @@ def _reserve(handle: int, start: int, size: int) -> None:
             os.ftruncate(handle, max(start + size, os.fstat(handle).st_size))
     except OSError as fault:
         raise ProtofedError(
-            f"no room for {size:,} bytes beside the run, or in shared memory: {fault.strerror}\n"
-            f"free some, or put the run on another disk with --out"
+            f"no room for {size:,} bytes beside the run, or in shared memory: {fault.strerror}",
+            hint="free some, or put the run on another disk with <out>",
         ) from fault
 
 

@@ -140,9 +140,9 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     nets = [built[name] for name in names]
     if len(set(names)) > 1 and "equal nets" in method.needs:
         raise ProtofedError(
-            f"net: {method.info.label} needs the same net at every client, got {', '.join(names)}"
-            f"\nname one net, or choose a method whose models stay at their clients: local, fedmd, "
-            f"fedgh, or fedproto, fedtgp, fedseproto with --set method.param_avg=false"
+            f"net: {method.info.label} needs the same net at every client, got {', '.join(names)}",
+            hint="name one net, or choose a method whose models stay at their clients, such as one "
+            "that shares prototypes alone (<method.param_avg=false>)",
         )
     if len({net.features for net in nets}) > 1 and "equal features" in method.needs:
         widths = ", ".join(f"{n}: {net.features}" for n, net in zip(names, nets, strict=True))
@@ -188,8 +188,9 @@ def _public(
         share = 0.8 / max(Counter(part.domain for part in parts).values())
         raise ProtofedError(
             f"public: {experiment.method.info.label} needs training images that no client holds, "
-            f"but none are left\ngive the clients less, for example with "
-            f"--set partition.kind=shares --set partition.share={share:.2g}"
+            f"but none are left",
+            hint="give the clients less, for example with <partition.kind=shares> "
+            f"<partition.share={share:.2g}>",
         )
     return public
 

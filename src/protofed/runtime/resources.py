@@ -57,7 +57,7 @@ def is_out_of_memory(fault: BaseException) -> bool:
     return isinstance(fault, MemoryError) or getattr(fault, "errno", None) == errno.ENOMEM
 
 
-TRAINING = "use smaller batches (training.batch), a smaller net, or fewer processes (--workers 0)"
+TRAINING = "use smaller batches (training.batch), a smaller net, or fewer processes (<workers=0>)"
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def explain_oom(whom: str, advice: str = TRAINING) -> Iterator[None]:
             raise
         asked = ASKED.search(str(fault))
         more = f" when {int(asked[1]) / 1e6:,.1f} MB more were needed" if asked else ""
-        raise ProtofedError(f"{whom} ran out of memory{more}\n{advice}") from None
+        raise ProtofedError(f"{whom} ran out of memory{more}", hint=advice) from None
 
 
 # From glibc's malloc.h. Large tensors then come from the heap, and freed ones stay in it: without

@@ -62,7 +62,7 @@ def set_field(raw: Raw, assignment: str) -> Raw:
     path, equals, text = assignment.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
-        raise ProtofedError(f"--set {assignment}: write section.field=value")
+        raise ProtofedError(f"{assignment}: write section.field=value")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except (ValueError, RecursionError):  # no TOML, a number too long, brackets too deep
