@@ -8,6 +8,7 @@ from typing import NamedTuple
 from protofed.errors import printable_text
 
 MOST_NAMED = 5
+NETWORK = "is the server running, the port open in its firewall, and the address right?"
 
 
 class CheckLine(NamedTuple):

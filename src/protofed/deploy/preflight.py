@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.data.folder_layout import ImageFile, single_domain_layout
-from protofed.deploy.console import CheckLine, format_check_lines, name_some
+from protofed.deploy.console import NETWORK, CheckLine, format_check_lines, name_some
 from protofed.deploy.keys import PORT, ServerAddress, parse_address
 from protofed.deploy.policy import SitePolicy, read_policy
 from protofed.deploy.site_keyring import SiteKey
@@ -146,7 +146,6 @@ SOON = 14 * 86400  # seconds before its end at which a certificate is told of
 # Flower refuses signatures that are older than 300 s, or from a future of more than 5 s.
 MOST_BEHIND, MOST_AHEAD = 300, 5
 NOTHING = "/v1/fleet/nothing"  # passes the gate with a known signature, and is nowhere behind it
-NETWORK = "is the server running, the port open in its firewall, and the address right?"
 
 
 class ServerProbe(NamedTuple):

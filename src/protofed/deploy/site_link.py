@@ -44,7 +44,7 @@ from flwr.proto.message_pb2 import (
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 
-from protofed.deploy.console import print_line
+from protofed.deploy.console import NETWORK, print_line
 from protofed.deploy.flower_client import (
     OBJECT_FRAME,
     CallError,
@@ -58,7 +58,6 @@ from protofed.deploy.flower_client import (
     call_patiently,
     error_reply,
 )
-from protofed.deploy.preflight import NETWORK
 from protofed.deploy.site_keyring import SiteKey
 from protofed.deploy.worker_socket import NO_QUESTION, ask_worker
 from protofed.errors import ProtofedError
