@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.deploy.flower_client import CallError, TooLargeError
+from protofed.deploy.flower_client import CallError
+from protofed.deploy.flower_compat import TooLargeError
 from protofed.deploy.site_link import SiteLink
 
 
@@ -56,7 +57,7 @@ class Odd:
     def __init__(self, fault: Exception):
         self.fault, self.asked = fault, 0
 
-    def next_letter(self) -> None:
+    def next_request(self) -> None:
         self.asked += 1
         raise self.fault
 

@@ -13,9 +13,18 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from flwr.proto.control_pb2 import RegisterNodeRequest, RegisterNodeResponse
-
 from protofed.deploy.flower_client import CallError, FlowerClient, bundle_hash
+from protofed.deploy.flower_compat import (
+    OBJECT_FRAME,
+    ServerHandlers,
+    has_more_objects,
+    max_object_count,
+    read_pushed_reply,
+    register_site,
+    replace_server_handlers,
+    run_superlink,
+    server_handlers,
+)
 from protofed.deploy.site_keyring import public_bytes, read_key_file
 from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_pipe
@@ -41,16 +50,12 @@ class KeyRegistry:
         for name, public in self._read().items():
             try:
                 if public not in self.registered:
-                    self._register(name, public)
+                    register_site(self.client.call, name, public)
                     self.registered.add(public)
                 self.names = (*self.names, name)
             except CallError as fault:
                 self._refuse(name, f"Flower does not take it: {fault}")
         return self.names != before
-
-    def _register(self, name: str, public: bytes) -> None:
-        asked = RegisterNodeRequest(public_key=public, name=name)
-        self.client.call("control/register-node", asked, RegisterNodeResponse)
 
     def _read(self) -> dict[str, bytes]:
         """The keys of the folder by name; a file that holds none is told of and passed over."""
@@ -105,7 +110,6 @@ MOST_SESSIONS = 10_000  # answers that are on their way into memory at the same 
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Handler = Callable[..., Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
@@ -191,40 +195,37 @@ def limit_from(text: str) -> int:
 class GuardedHandlers:
     """Flower's own handlers, each behind a check of ours."""
 
-    def __init__(self, start_run: Handler, push_messages: Handler, push_object: Handler):
-        self.start_run, self.push_messages, self.push_object = start_run, push_messages, push_object
+    def __init__(self, flower: ServerHandlers):
+        self.flower = flower
         self.limits = ReplyLimits()
 
-    def start_ours(self, request: Any, *rest: Any, **more: Any) -> Any:
+    def start_run(self, request: Any, *rest: Any, **more: Any) -> Any:
         """Start a run, if it is under our bundle."""
         if hashlib.sha256(request.fab.content).hexdigest() != bundle_hash() or request.app_spec:
             raise _refused(403, "only protofed's own app is started here")
-        return self.start_run(request, *rest, **more)
+        return self.flower.start_run(request, *rest, **more)
 
-    def push_reply(self, request: Any, state: Any) -> Any:
+    def push_messages(self, request: Any, state: Any) -> Any:
         """Take the head of an answer, if it is the site's own and no longer than was expected."""
-        from protofed.deploy.flower_client import OBJECT_FRAME, has_more_objects, most_objects
-
-        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        reply = read_pushed_reply(request, state)
+        if reply is None:
             raise _refused(400, "one answer at a time")
-        head, tree = request.messages_list[0].metadata, request.message_object_trees[0]
-        if head.src_node_id != request.node.node_id:
+        if reply.claimed_by != reply.pushed_by:
             raise _refused(403, "an answer in the name of another site")
-        asked = state.message_ins_store.get(head.reply_to_message_id)
-        most = limit_from(asked.metadata.group_id) if asked else 0
-        objects = most_objects(most)
-        if has_more_objects(tree, objects):
+        most = limit_from(reply.group)
+        objects = max_object_count(most)
+        if has_more_objects(reply.tree, objects):
             raise _refused(413, f"at most {most} bytes are expected")
-        answer = self.push_messages(request, state)
+        answer = self.flower.push_messages(request, state)
         if answer.objects_to_push:
             self.limits.begin(answer.session_id, most + objects * OBJECT_FRAME)
         return answer
 
-    def push_part(self, request: Any, state: Any) -> Any:
+    def push_object(self, request: Any, state: Any) -> Any:
         """Take a part of an answer, if it still fits."""
         if not self.limits.takes(request.session_id, len(request.object_content)):
             raise _refused(413, "more than was expected")
-        return self.push_object(request, state)
+        return self.flower.push_object(request, state)
 
 
 def _refused(status: int, reason: str) -> Exception:
@@ -235,20 +236,14 @@ def _refused(status: int, reason: str) -> Exception:
 
 def install_guard(secret: str, open_fleet: bool) -> None:
     """Put our checks before Flower's own handlers; the tests look whether they hold."""
-    from flwr.superlink import extensions
-    from flwr.superlink.servicer.control import control_handlers
-    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
     logging.getLogger("uvicorn.access").addFilter(lambda record: False)  # sites ask all the time
-    guarded = GuardedHandlers(
-        control_handlers.start_run, fleet_handlers.push_messages, fleet_handlers.push_object
-    )
-    control_handlers.start_run = guarded.start_ours
-    fleet_handlers.push_messages = guarded.push_reply
-    fleet_handlers.push_object = guarded.push_part
+    guarded = GuardedHandlers(server_handlers())
     guard = Middleware(ServerGuard, secret=secret, open_fleet=open_fleet)
-    extensions.get_middleware = lambda: (guard,)
+    replace_server_handlers(
+        ServerHandlers(guarded.start_run, guarded.push_messages, guarded.push_object), (guard,)
+    )
 
 
 def superlink_main() -> None:
@@ -257,10 +252,7 @@ def superlink_main() -> None:
     *arguments, _, life = rest
     exit_with_pipe(int(life))
     install_guard(Path(os.environ[SECRET_FILE]).read_text().strip(), "--insecure" in arguments)
-    from flwr.superlink.cli import flower_superlink
-
-    sys.argv = ["flower-superlink", *arguments]
-    flower_superlink()
+    run_superlink(arguments)
 
 
 if __name__ == "__main__":
