@@ -205,8 +205,11 @@ class JobFollower:
         self.watcher: RunWatcher | None = None
 
     def waiting(self, words: str) -> None:
-        """Who or what is waited for."""
-        typer.echo(printable_text(words), err=True)
+        """Report what is waited for; beside the progress bar, once there is one."""
+        if self.watcher:
+            self.watcher.say(words)
+        else:
+            typer.echo(printable_text(words), err=True)
 
     def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
         """What the run is, where it goes, and how many rounds are behind it."""

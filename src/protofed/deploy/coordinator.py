@@ -282,4 +282,4 @@ def submit_job(job: SubmittedJob, home: Path, listener: JobListener) -> RunDir:
     from protofed.deploy.run_channel import RunChannel  # Flower takes a second to load
 
     with RunChannel(server.url, server.secret, server.ca) as channel:
-        return coordinate_run(SiteMessenger(channel), job, listener)
+        return coordinate_run(SiteMessenger(channel, listener.waiting), job, listener)

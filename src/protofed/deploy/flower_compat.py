@@ -95,9 +95,10 @@ STRUCTURE = 8  # objects of a message that are no chunks: the message, its recor
 QUERY = "query"  # the one type of Flower message in use; the content says what is asked
 REFUSED = 6  # Flower's error code for an app that was not accepted
 ALREADY_ONLINE = "2004"  # Flower's error code for a site that it believes to be online
+OFFLINE = 5  # Flower's error code for a site that is not online any more
 ERROR_REASONS = {  # by Flower's error code
     3: "the message or its answer expired",
-    5: "it went offline",
+    OFFLINE: "it went offline",
     REFUSED: "it refused the message",
 }
 
@@ -453,6 +454,7 @@ class ArrivedReply(NamedTuple):
     sender: int
     tree: ObjectTree
     error: str  # "" if content follows
+    offline: bool  # the error is that the sender went offline
 
 
 class RuntimeCalls(ObjectTransfer):
@@ -523,9 +525,14 @@ class RuntimeCalls(ObjectTransfer):
         found = self.call("runtime/pull-messages", asked, PullAppMessagesResponse, RUN_ANSWER)
         for head, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             about = head.metadata
-            error = _error_reason(head.error) if head.HasField("error") else ""
+            failed = head.HasField("error")
             yield ArrivedReply(
-                about.reply_to_message_id, about.message_id, about.src_node_id, tree, error
+                request=about.reply_to_message_id,
+                number=about.message_id,
+                sender=about.src_node_id,
+                tree=tree,
+                error=_error_reason(head.error) if failed else "",
+                offline=failed and head.error.code == OFFLINE,
             )
 
 

@@ -90,7 +90,7 @@ class RunChannel:
 
     def online(self) -> list[OnlineSite]:
         """The sites that are connected now; those without a registered key have no name."""
-        return [OnlineSite(each.node, each.name) for each in self.calls.nodes()]
+        return [OnlineSite(each.node, each.name, each.since) for each in self.calls.nodes()]
 
     def send(self, node: int, content: bytes, seconds: float, most: int) -> str:
         """Send a request that expires after some seconds; its name, "" if it was not taken.
@@ -122,7 +122,7 @@ class RunChannel:
     def _begin(self, reply: ArrivedReply, most: int) -> NoAnswer | None:
         """Begin to fetch an answer; or say why it is not fetched."""
         if reply.error:
-            return NoAnswer(reply.error)
+            return NoAnswer(reply.error, reply.offline)
         if reply.sender != self.sent.get(reply.request):
             return NoAnswer("another site answered in its place")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol
@@ -25,21 +26,30 @@ from protofed.engines.site_protocol import (
 from protofed.errors import ProtofedError, printable_text
 
 PAUSE = 0.1  # seconds between two looks for answers
-LOOK = 1.0  # seconds between two looks at who is online
+LOOK = 1.0  # seconds between two looks at which sites are online
 HELLO_SECONDS = 60.0
+REPORT_AFTER = 20.0  # seconds without an answer after which those awaited are reported
+MOST_SENDS = 5  # of one request to one site, which may crash on it each time
+MOST_NAMED = 5  # sites in one report
 
 
 class NoAnswer(NamedTuple):
-    """Why there is no answer."""
+    """Why a site has not answered; one that went offline may come back and be asked again."""
 
     reason: str
+    offline: bool = False
 
 
 class OnlineSite(NamedTuple):
-    """A site that is connected, by its number; its name is "" if nobody vouches for it."""
+    """A connected site.
+
+    `node` is the number under which Flower knows it, `name` its registered name ("" without a
+    registered key), and `since` a text that changes whenever it connects again.
+    """
 
     node: int
     name: str
+    since: str = ""
 
 
 class OutgoingRequest(NamedTuple):
@@ -50,99 +60,175 @@ class OutgoingRequest(NamedTuple):
 
 
 class RequestChannel(Protocol):
-    """What carries letters."""
+    """What carries requests to sites and answers back; see `deploy.run_channel.RunChannel`."""
 
     def online(self) -> Iterable[OnlineSite]:
         """The sites that are connected now."""
 
-    def send(self, node: int, letter: bytes, seconds: float, most: int) -> str:
-        """Send a letter that is worth nothing after some seconds; its number, "" if not taken."""
+    def send(self, node: int, content: bytes, seconds: float, most: int) -> str:
+        """Send a request that expires after some seconds; its name, "" if it was not taken."""
 
     def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
-        """The answers that have come by now, each once; to each letter, the bytes it may have."""
+        """The answers that have come by now, each once.
 
-    def forget(self, letters: Iterable[str]) -> None:
-        """Let go of letters whose answers nobody waits for any more."""
+        `waiting` maps the name of each request to the bytes that its answer may have.
+        """
+
+    def forget(self, requests: Iterable[str]) -> None:
+        """Drop requests whose answers are not awaited any more."""
+
+
+class PendingExchange:
+    """One request to each of some sites: who has yet to be sent it, who to answer, who did."""
+
+    def __init__(self, requests: Mapping[str, OutgoingRequest]):
+        self.requests = requests
+        self.absent = list(requests)  # not sent, or lost with a connection
+        self.waiting: dict[str, str] = {}  # the site, by the request's name in the channel
+        self.connections: dict[str, OnlineSite] = {}  # to which a site's request was sent
+        self.answers: dict[str, bytes | NoAnswer] = {}
+        self.lost: dict[str, NoAnswer] = {}  # sites that went offline with their request
+        self.sends: Counter[str] = Counter()
+        self.began = time.monotonic()
+        self.last_answer = 0.0  # seconds from the beginning
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self.began
+
+    @property
+    def awaited(self) -> list[str]:
+        """The sites without an answer."""
+        return [name for name in self.requests if name not in self.answers]
+
+    def complete(self, least: int) -> bool:
+        """Whether there is nothing to wait for; absent sites count while answers are too few."""
+        good = sum(not isinstance(answer, NoAnswer) for answer in self.answers.values())
+        return not self.waiting and (not self.absent or good >= least)
+
+    def take(self, number: str, answer: bytes | NoAnswer) -> None:
+        """File an answer; a site that went offline is absent, and may be sent the request again."""
+        name = self.waiting.pop(number)
+        if isinstance(answer, NoAnswer) and answer.offline and self.sends[name] < MOST_SENDS:
+            self.lost[name] = answer
+            self.absent.append(name)
+        else:
+            self.answers[name] = answer
+            self.last_answer = self.seconds
 
 
 class SiteMessenger:
-    """Knows which sites are online, and brings letters to them and answers back.
+    """Knows which sites are online, sends them requests, and returns their answers.
 
-    Sites whose keys are registered have the names that they were registered with. Others are
-    asked for their names, and believed: only for a federation on one machine.
+    Sites with registered keys have the names that they were registered with. Others are asked for
+    their names, and believed, which is for trials on one machine only. `report` receives a line for
+    people when an answer is long in coming, or a request is sent again.
     """
 
-    def __init__(self, channel: RequestChannel):
-        self.channel = channel
-        self.names: dict[int, str] = {}  # by a site's number, in the order of arrival
-        self.hellos: dict[str, int] = {}  # letters to nodes without a name that are on their way
-        self.nameless = 0  # nodes that were online at the last look, and had not said their names
+    def __init__(self, channel: RequestChannel, report: Callable[[str], None] = lambda text: None):
+        self.channel, self.report = channel, report
+        self.names: dict[int, str] = {}  # by node number, in the order of arrival
+        self.hellos: dict[str, int] = {}  # requests to nodes without a name, not answered yet
+        self.nameless = 0  # nodes that were online at the last look without a known name
+        self.connections: dict[str, OnlineSite] = {}  # by name, as of the last look
+        self.usual = 0.0  # the longest time after which an answer came, in seconds
 
     def online(self) -> dict[str, int]:
-        """The sites that are online now; of two nodes of one name the newer one."""
-        nodes = list(self.channel.online())
-        self.names.update({each.node: each.name for each in nodes if each.name})
+        """The node numbers of the sites that are online now, by name.
+
+        Of two nodes of one name the newer one counts: the older one has crashed.
+        """
+        nodes = {each.node: each for each in self.channel.online()}
+        self.names.update({each.node: each.name for each in nodes.values() if each.name})
         asked = {*self.names, *self.hellos.values()}
         hello = pack_tree(SiteRequest("hello"))
-        for node in [each.node for each in nodes if each.node not in asked]:
+        for node in [node for node in nodes if node not in asked]:
             if number := self.channel.send(node, hello, HELLO_SECONDS, FRAME):
                 self.hellos[number] = node
         for number, answer in self._answers(dict.fromkeys(self.hellos, FRAME)).items():
             node = self.hellos.pop(number)
             if name := _name(answer):
                 self.names[node] = name
-        here = {each.node for each in nodes}
-        self.nameless = len(here - self.names.keys())
-        return {name: node for node, name in self.names.items() if node in here}
+        self.nameless = len(nodes.keys() - self.names.keys())
+        self.connections = {name: nodes[node] for node, name in self.names.items() if node in nodes}
+        return {name: site.node for name, site in self.connections.items()}
 
     def _answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
         return self.channel.answers(waiting) if waiting else {}
 
     def ask(
-        self, letters: Mapping[str, OutgoingRequest], deadline: float, least: int = 1
+        self, requests: Mapping[str, OutgoingRequest], deadline: float, least: int = 1
     ) -> dict[str, bytes | NoAnswer]:
-        """Each site's answer, or why there is none, after at most `deadline` seconds.
+        """Send each site its request; each site's answer, or why there is none.
 
-        Who is not online is not waited for, unless there would be fewer than `least` answers.
+        Takes at most `deadline` seconds. Sites that are not online are not waited for, unless there
+        would be fewer than `least` answers. A site that connects again before it has answered is
+        sent its request again: it may have crashed with it. It answers a request that it has
+        answered before from its disk.
         """
-        end, looked = time.monotonic() + deadline, -LOOK
-        absent, waiting = list(letters), dict[str, str]()
-        answers: dict[str, bytes | NoAnswer] = {}
-        while (left := end - time.monotonic()) > 0:
-            if absent and time.monotonic() - looked >= LOOK:
+        pending, looked = PendingExchange(requests), -LOOK
+        report_after = max(REPORT_AFTER, 2 * self.usual)
+        while (left := deadline - pending.seconds) > 0:
+            if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
-                self._send(letters, absent, waiting, answers, left)
-            most = {number: letters[name].max_answer_bytes for number, name in waiting.items()}
-            for number, answer in self._answers(most).items():
-                answers[waiting.pop(number)] = answer
-            good = sum(not isinstance(answer, NoAnswer) for answer in answers.values())
-            if not waiting and (not absent or good >= least):
+                self._send(pending, left)
+            self._receive(pending)
+            if pending.complete(least):
                 break
+            if pending.seconds > report_after:
+                report_after = 2 * pending.seconds
+                self._report_awaited(pending, deadline)
             time.sleep(PAUSE)
-        self.channel.forget(waiting)
-        missing = dict.fromkeys(absent, NoAnswer("is not online"))
-        slow = dict.fromkeys(waiting.values(), NoAnswer(f"no answer within {deadline:g} s"))
-        return {**answers, **missing, **slow}
+        self.usual = max(self.usual, pending.last_answer)
+        self.channel.forget(pending.waiting)
+        missing = dict.fromkeys(pending.absent, NoAnswer("is not online")) | pending.lost
+        late = NoAnswer(f"no answer within {deadline:g} s")
+        slow = dict.fromkeys(pending.waiting.values(), late)
+        return {**missing, **slow, **pending.answers}
 
-    def _send(
-        self,
-        letters: Mapping[str, OutgoingRequest],
-        absent: list[str],
-        waiting: dict[str, str],
-        answers: dict[str, bytes | NoAnswer],
-        seconds: float,
-    ) -> None:
-        """Send their letters to those who have come online; they are absent no more."""
-        online = self.online()
-        for name in [name for name in absent if name in online]:
-            absent.remove(name)
-            letter = letters[name]
+    def _receive(self, pending: PendingExchange) -> None:
+        """Take the answers that are there."""
+        most = {
+            number: pending.requests[name].max_answer_bytes
+            for number, name in pending.waiting.items()
+        }
+        for number, answer in self._answers(most).items():
+            pending.take(number, answer)
+
+    def _send(self, pending: PendingExchange, seconds: float) -> None:
+        """Send their requests to sites that have come online, or come online again."""
+        self.online()
+        self._drop_broken(pending)
+        for name in [name for name in pending.absent if name in self.connections]:
+            pending.absent.remove(name)
+            pending.sends[name] += 1
+            request, site = pending.requests[name], self.connections[name]
             if number := self.channel.send(
-                online[name], letter.content, seconds, letter.max_answer_bytes
+                site.node, request.content, seconds, request.max_answer_bytes
             ):
-                waiting[number] = name
+                pending.waiting[number], pending.connections[name] = name, site
             else:
-                answers[name] = NoAnswer("the message could not be sent")
+                pending.answers[name] = NoAnswer("the message could not be sent")
+            if pending.sends[name] > 1:
+                self.report(f"{name} has rejoined: what it had not answered is sent again")
+
+    def _drop_broken(self, pending: PendingExchange) -> None:
+        """Give up requests that went to an earlier connection of a site that has a new one."""
+        for number, name in list(pending.waiting.items()):
+            now = self.connections.get(name, pending.connections[name])
+            if now != pending.connections[name] and pending.sends[name] < MOST_SENDS:
+                del pending.waiting[number]
+                pending.absent.append(name)
+                self.channel.forget([number])
+
+    def _report_awaited(self, pending: PendingExchange, deadline: float) -> None:
+        names = pending.awaited
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        self.report(
+            f"waiting for {', '.join(names[:MOST_NAMED])}{more}: no answer after "
+            f"{pending.seconds:.0f} s of at most {deadline:g} s"
+        )
 
 
 def _name(answer: bytes | NoAnswer) -> str:
