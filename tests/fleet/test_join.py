@@ -142,11 +142,28 @@ def test_it_says_what_it_does_from_beginning_to_end(
     with pytest.raises(SystemExit) as ended:
         join_federation(site._replace(data=own))
     assert ended.value.code == 130
-    joining, bad, policy, leaving = capfd.readouterr().out.splitlines()
+    assert not (site.home / "join.pid").exists()
+    joining, bad, policy, *lines, leaving, left = capfd.readouterr().out.splitlines()
     assert joining == f"joining {NOBODY} as north: 18 images of 2 classes from {own}"
-    assert bad == "1 files there are no readable images: cat/notes.txt"
-    assert policy.startswith("policy (none given, so the default): methods that may run: all; ")
-    assert leaving == f"leaving {NOBODY} ..."
+    assert bad == "skipping 1 file that cannot be read as images: cat/notes.txt"
+    assert policy == "policy (the default):"
+    assert (
+        lines[0] == "  runs: any method; any number of rounds per run; any number of runs per day"
+    )
+    assert all(line.startswith("  ") and len(line) < 140 for line in lines)
+    assert (leaving, left) == (f"leaving {NOBODY} ...", "left")
+
+
+def test_a_policy_comes_with_the_advice_to_restart(
+    site: JoiningSite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("max_rounds = 3")
+    module._introduce(site._replace(policy=policy), module._check(site))
+    said = capsys.readouterr().out
+    assert (
+        f"policy ({policy}, to apply a change restart `join`):\n  runs: any method; up to 3" in said
+    )
 
 
 def test_sigterm_ends_a_process_once_as_an_exit_does() -> None:

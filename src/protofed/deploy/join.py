@@ -13,11 +13,17 @@ from protofed.data.npz_store import cache_folder
 from protofed.deploy.confine import interpreter_folders
 from protofed.deploy.console import name_some, print_line
 from protofed.deploy.policy import read_policy
-from protofed.deploy.preflight import FoundImages, JoiningSite, check_keys, look_at_images
+from protofed.deploy.preflight import (
+    FoundImages,
+    JoiningSite,
+    check_keys,
+    describe_images,
+    look_at_images,
+)
 from protofed.deploy.request_judge import ANSWERED, AnswerLedger
 from protofed.deploy.serve import LOCAL
 from protofed.engines.site_protocol import SITE_NAME
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, count_noun
 from protofed.runtime.atomic_io import file_lock
 from protofed.runtime.child_process import (
     ChildProcess,
@@ -56,6 +62,8 @@ def join_federation(site: JoiningSite) -> None:
         finally:
             print_line(f"leaving {site.server} ...")
             close_children(children.values(), LEAVE)
+            (site.home / PID).unlink(missing_ok=True)
+            print_line("left")
 
 
 def _busy(site: JoiningSite) -> str:
@@ -71,12 +79,15 @@ def _busy(site: JoiningSite) -> str:
 
 def _introduce(site: JoiningSite, images: FoundImages) -> None:
     """Say what is about to happen."""
-    many = f"{len(images.good)} images of {len(images.classes)} classes"
+    many = describe_images(images)
     print_line(f"joining {site.server} as {site.name}: {many} from {site.data}")
     if images.bad:
-        print_line(f"{len(images.bad)} files there are no readable images: {name_some(images.bad)}")
-    source = site.policy or "none given, so the default"
-    print_line(f"policy ({source}): {'; '.join(read_policy(site.policy).words())}")
+        unread = count_noun(len(images.bad), "file")
+        print_line(f"skipping {unread} that cannot be read as images: {name_some(images.bad)}")
+    source = f"{site.policy}, to apply a change restart `join`" if site.policy else "the default"
+    print_line(f"policy ({source}):")
+    for line in read_policy(site.policy).describe():
+        print_line(f"  {line}")
 
 
 def _supervise(site: JoiningSite, socket: Path, children: dict[str, ChildProcess]) -> None:

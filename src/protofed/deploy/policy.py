@@ -85,28 +85,29 @@ class SitePolicy(BaseModel):
         rows = tree.map(lambda part: part[enough], table)
         return rows if self.send_counts else replace(rows, counts=torch.ones_like(rows.counts))
 
-    @property
-    def _memory(self) -> str:
-        own = self.max_memory_gb
-        return f"{own:g} GB" if own else "four fifths of the machine's"
-
-    def words(self) -> list[str]:
-        """The policy for people, a line each."""
-        told = "sent" if self.send_counts else "not sent, every prototype says 1"
-        methods = "all" if self.methods is None else ", ".join(self.methods) or "none"
+    def describe(self) -> list[str]:
+        """The policy for people, on three lines: which runs, what is sent, what it may cost."""
+        methods = "any method" if self.methods is None else ", ".join(self.methods) or "no method"
+        counts = "with" if self.send_counts else "without"
+        scores = "one score per round"
+        if self.max_scores is not None:
+            scores = (
+                f"{_up_to(self.max_scores, 'score')} per run" if self.max_scores else "no scores"
+            )
+        memory = f"{self.max_memory_gb:g} GB" if self.max_memory_gb else "80 % of the machine's"
         return [
-            f"methods that may run: {methods}",
-            f"rounds of a run: {self.max_rounds or 'any number'}",
-            f"prototypes: of {self.min_examples} examples or more; others stay here",
-            f"examples behind a prototype: {told}",
-            "examples in all: sent, as averages are weighed by them",
-            f"scores of a run: {'one a round' if self.max_scores is None else self.max_scores}",
-            f"runs a day: {self.max_runs_per_day or 'any number'}",
-            f"epochs of a round: {self.max_epochs} at most",
-            f"a round with another message: {count_noun(self.max_repeats, 'repeat')} at most",
-            f"a message: {self.max_message_mb} MB at most",
-            f"memory: {self._memory} at most",
+            f"runs: {methods}; {_up_to(self.max_rounds, 'round')} per run; "
+            f"{_up_to(self.max_runs_per_day, 'run')} per day",
+            f"sent: models; prototypes of {self.min_examples} or more examples, {counts} their "
+            f"counts; the number of all examples; {scores}",
+            f"limits: {count_noun(self.max_epochs, 'epoch')} and "
+            f"{count_noun(self.max_repeats, 'repeat')} per round; messages of "
+            f"{self.max_message_mb} MB; memory {memory}",
         ]
+
+
+def _up_to(most: int | None, noun: str) -> str:
+    return f"any number of {noun}s" if most is None else f"up to {count_noun(most, noun)}"
 
 
 def read_policy(path: Path | None) -> SitePolicy:

@@ -17,12 +17,14 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from protofed.core.site import holdout_size
+from protofed.data.folder_images import TEST_SHARE
 from protofed.data.folder_layout import ImageFile, single_domain_layout
 from protofed.deploy.console import NETWORK, CheckLine, format_check_lines, name_some
 from protofed.deploy.keys import PORT, ServerAddress, parse_address
 from protofed.deploy.policy import SitePolicy, read_policy
 from protofed.deploy.site_keyring import SiteKey
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, count_noun
 from protofed.runtime.resources import free_memory
 
 KEY_FILES = ("ca.crt", "site.key", "site.pub", "site.json")
@@ -277,11 +279,11 @@ def run_preflight(site: JoiningSite) -> list[CheckLine]:
     lines += _versions()
     try:
         policy = read_policy(site.policy)
-        lines.append(CheckLine("policy", True, "; ".join(policy.words())))
+        lines += [CheckLine("policy", True, line) for line in policy.describe()]
     except ProtofedError as fault:
         policy = SitePolicy()
         lines.append(_failed("policy", fault))
-    return [*lines, *_data(site, policy.min_examples), *_room(site.home)]
+    return [*lines, *_data(site, policy), *_room(site.home)]
 
 
 def _failed(name: str, fault: ProtofedError) -> CheckLine:
@@ -327,26 +329,55 @@ def _versions() -> Iterator[CheckLine]:
     yield CheckLine("versions", right, text, "" if right else "pip install 'protofed[flower]'")
 
 
-def _data(site: JoiningSite, least: int) -> Iterator[CheckLine]:
+def _data(site: JoiningSite, policy: SitePolicy) -> Iterator[CheckLine]:
     """Whether the images can be read, and how many there are of each class."""
     try:
         found = look_at_images(site.data, site.name)
     except ProtofedError as fault:
         yield _failed("data", fault)
         return
-    text = f"{len(found.good)} images of {len(found.classes)} classes"
+    text = describe_images(found)
     if found.bad:
         yield CheckLine(
-            "data", None, f"{text}; not readable: {name_some(found.bad)}", "mend or remove these"
+            "data", None, f"{text}; not readable: {name_some(found.bad)}", "fix or remove these"
         )
     else:
         yield CheckLine("data", True, text)
-    each = Counter(file.label for file in found.good)
+    yield from _small_classes(found, policy)
+    text = f"{name_some(found.classes)}: compared with the other sites' when the first run starts"
+    yield CheckLine("classes", None, text)
+
+
+def describe_images(found: FoundImages) -> str:
+    """How many images there are: ``95 images of 3 classes``."""
+    classes = len(found.classes)
+    return f"{count_noun(len(found.good), 'image')} of {classes} class{'es' * (classes != 1)}"
+
+
+def _small_classes(found: FoundImages, policy: SitePolicy) -> Iterator[CheckLine]:
+    """What the policy keeps back because a class has too few images."""
+    least, each = policy.min_examples, Counter(file.label for file in found.good)
     if few := [label for label in found.classes if each[label] < least]:
         text = f"fewer than {least} images of {name_some(few)}: by the policy (min_examples), "
         yield CheckLine("data", None, f"{text}their prototypes are not sent")
-    text = f"{name_some(found.classes)}: compared with the other sites' when the first run starts"
-    yield CheckLine("classes", None, text)
+    tests = expected_test_counts(found)
+    if few := [label for label in found.classes if 0 < tests[label] < least]:
+        text = f"fewer than {least} test images of {name_some(few)}: as this site keeps its counts "
+        text += "back (send_counts), it will never be scored"
+        fix = "add images, lower min_examples, or set send_counts = true"
+        if not policy.send_counts:
+            yield CheckLine("scores", None, text, fix)
+
+
+def expected_test_counts(found: FoundImages) -> Counter[str]:
+    """How many test images each class will have, if every file turns out to be an image.
+
+    They are those of the folder for tests; a site without one tests on a fifth of each class.
+    """
+    if any(file.part == "test" for file in found.good):
+        return Counter(file.label for file in found.good if file.part == "test")
+    every = Counter(file.label for file in found.good)
+    return Counter({label: holdout_size(count, TEST_SHARE) for label, count in every.items()})
 
 
 def _room(home: Path) -> Iterator[CheckLine]:
