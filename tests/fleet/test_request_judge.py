@@ -22,7 +22,7 @@ from protofed.core.prototypes import Prototypes
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import RoundContext
 from protofed.deploy.policy import SitePolicy
-from protofed.deploy.request_judge import AnswerLedger
+from protofed.deploy.request_judge import AnswerLedger, LedgerLine
 from protofed.deploy.site_worker import RequestHandler
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
 from protofed.errors import ProtofedError
@@ -313,11 +313,11 @@ def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
 ) -> None:
     ledger = AnswerLedger(tmp_path)
     for number in range(3):
-        ledger.write(RUN, "s", "train", number, 0, "m")
+        ledger.write(LedgerLine("train", RUN, "s", number + 1, 1, "m"))
     os.truncate(ledger.answered, ledger.answered.stat().st_size - 20)
     again = AnswerLedger(tmp_path)
     assert len(again.runs[RUN].trained) == 2
-    again.write(RUN, "s", "score", 1, 0, "m")
+    again.write(LedgerLine("score", RUN, "s", 1, message="m"))
     last = AnswerLedger(tmp_path)
     assert last.runs[RUN].count_scores() == 1
     assert len(last.runs[RUN].trained) == 2
@@ -330,12 +330,42 @@ def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
     whole = last.answered.read_bytes()
     monkeypatch.setattr("protofed.runtime.atomic_io.append_durably", full)
     with pytest.raises(ProtofedError, match="cannot be written"):
-        last.write(RUN, "s", "train", 5, 0, "m")
+        last.write(LedgerLine("train", RUN, "s", 6, 1, "m"))
     assert last.answered.read_bytes() == whole
     for damage in (b"[[[\n", b"{}\n", b'{"run": 5}\n', b"\xff\n", b"[" * 100_000 + b"\n"):
         last.answered.write_bytes(damage + whole)
         with pytest.raises(ProtofedError, match="does not know what it has answered"):
             AnswerLedger(tmp_path)
+
+
+def test_the_record_counts_rounds_from_one_and_has_a_field_for_each_thing(
+    known: list[SiteDescription], images: Path, tmp_path: Path
+) -> None:
+    server, desk = Server(known), site(images, tmp_path / "home")
+    told(desk, SiteRequest("describe", json.dumps(INQUIRY)))
+    for question in (server.train(), server.train(round=1), server.score(round=2)):
+        assert told(desk, question).fault == ""
+    record = (tmp_path / "home" / "answered.jsonl").read_text()
+    lines = [json.loads(line) for line in record.splitlines()]
+    fields = ("what", "run", "round", "leg", "side")
+    assert [tuple(line[name] for name in fields) for line in lines] == [
+        ("side", "", 0, 0, 16),
+        ("begin", RUN, 0, 0, 0),
+        ("train", RUN, 1, 1, 0),
+        ("train", RUN, 2, 1, 0),
+        ("score", RUN, 2, 0, 0),
+    ]
+    assert {*lines[0]} == {*LedgerLine._fields}
+
+
+def test_a_refusal_is_printed_once_in_a_run_and_recorded_each_time(
+    known: list[SiteDescription], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, desk = Server(known), site(images, tmp_path / "home", max_scores=0)
+    for number in (1, 2, 3):
+        assert "allows 0 scores" in told(desk, server.score(round=number)).fault
+    assert capsys.readouterr().out.count("refused") == 1
+    assert len((tmp_path / "home" / "refused.jsonl").read_text().splitlines()) == 3
 
 
 # --- two thousand questions ---------------------------------------------------------------------
@@ -464,7 +494,7 @@ class Watched(RequestHandler):
         self.see_run(ask)
         assert 0 <= ask.round < STRICT["max_rounds"]
         record = AnswerLedger(self.home).runs[ask.run]
-        assert len(record.trained[ask.round, ask.leg]) <= 1 + STRICT["max_repeats"]
+        assert len(record.trained[ask.round + 1, ask.leg + 1]) <= 1 + STRICT["max_repeats"]
         asked = self.exchanges.setdefault((ask.run, ask.round, ask.leg), set())
         asked.add(pack_tree(ask.received))
         assert len(asked) <= 1 + STRICT["max_repeats"]

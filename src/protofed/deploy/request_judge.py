@@ -45,13 +45,33 @@ MOST_REFUSED = 1 << 20  # bytes of refusals; older ones then go to a second file
 DAY = 86400.0  # seconds
 
 
+class LedgerLine(NamedTuple):
+    """One line of ``answered.jsonl``; what does not apply to it is 0 or empty.
+
+    Rounds and legs count from 1. The round of a score is the one after which the model was scored.
+    """
+
+    what: str  # "begin" of a run, "train", "score", or "side": images were prepared in a new size
+    run: str = ""
+    spec: str = ""  # SHA-256 of what the run is about
+    round: int = 0
+    leg: int = 0  # of "train": an exchange of the round
+    message: str = ""  # SHA-256 of the message that was answered and of the private state it met
+    side: int = 0  # of "side": width and height in pixels
+    time: float = 0.0  # seconds since 1970
+
+
 @dataclass
 class AnsweredRun:
-    """What a site has answered in one run: by round and leg, the messages that it answered to."""
+    """What a site has answered in one run: by round, the messages that it answered to.
+
+    `trained` has an entry per round and leg, both from 1, with the key of each training; `scored`
+    one per round after which the model was scored.
+    """
 
     spec: str  # SHA-256 of what the run is about
     begun: float  # seconds since 1970
-    trained: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # each training
+    trained: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     scored: dict[int, list[str]] = field(default_factory=dict)
 
     def count_scores(self) -> int:
@@ -77,7 +97,7 @@ class AnswerLedger:
         if raw and not raw.endswith(b"\n"):
             os.truncate(self.answered, raw.rfind(b"\n") + 1)
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _lines(self) -> Iterator[LedgerLine]:
         raw = self.answered.read_bytes().splitlines() if self.answered.exists() else []
         for number, text in enumerate(raw, 1):
             try:
@@ -89,15 +109,15 @@ class AnswerLedger:
                     f"record"
                 ) from fault
 
-    def _take(self, line: dict[str, Any]) -> None:
-        if line["what"] == "side":
-            self.sides[line["round"]] = line["time"]
+    def _take(self, line: LedgerLine) -> None:
+        if line.what == "side":
+            self.sides[line.side] = line.time
             return
-        run = self.runs.setdefault(line["run"], AnsweredRun(line["spec"], line["time"]))
-        if line["what"] == "train":
-            run.trained.setdefault((line["round"], line["leg"]), []).append(line["message"])
-        elif line["what"] == "score":
-            run.scored.setdefault(line["round"], []).append(line["message"])
+        run = self.runs.setdefault(line.run, AnsweredRun(line.spec, line.time))
+        if line.what == "train":
+            run.trained.setdefault((line.round, line.leg), []).append(line.message)
+        elif line.what == "score":
+            run.scored.setdefault(line.round, []).append(line.message)
 
     def sides_today(self) -> set[int]:
         """The sizes of images that were asked for in the last 24 hours."""
@@ -107,14 +127,12 @@ class AnswerLedger:
         """How many runs have begun in the last 24 hours."""
         return sum(time.time() - run.begun < DAY for run in self.runs.values())
 
-    def write(
-        self, run: str, spec: str, what: str, number: int = 0, leg: int = 0, message: str = ""
-    ) -> None:
-        """Put an answer on record, before it leaves this site."""
-        line = {"time": round(time.time(), 3), "run": run, "spec": spec, "what": what}
-        line |= {"round": number, "leg": leg, "message": message}
+    def write(self, line: LedgerLine) -> None:
+        """Put an answer on record with the time of now, before it leaves this site."""
+        line = line._replace(time=round(time.time(), 3))
         try:
-            atomic_io.append_durably(self.answered, (json.dumps(line) + "\n").encode())
+            content = json.dumps(line._asdict()) + "\n"
+            atomic_io.append_durably(self.answered, content.encode())
         except OSError as fault:  # a full disk: what is not on record does not leave
             with suppress(OSError):
                 self._cut_torn_line()
@@ -130,9 +148,9 @@ class AnswerLedger:
             stream.write(json.dumps(line) + "\n")
 
 
-def _checked(line: object) -> dict[str, Any]:
+def _checked(line: object) -> LedgerLine:
     """A line of the record as it is written; anything else is damage."""
-    kinds = {"time": (int, float), "round": int, "leg": int}
+    kinds = {"time": (int, float), **dict.fromkeys(("round", "leg", "side"), int)}
     texts = dict.fromkeys(("run", "spec", "what", "message"), str)
     wanted: dict[str, Any] = {**kinds, **texts}
     if not isinstance(line, dict) or set(line) != set(wanted):
@@ -141,7 +159,7 @@ def _checked(line: object) -> dict[str, Any]:
         isinstance(line[k], bool) or not isinstance(line[k], kind) for k, kind in wanted.items()
     ):
         raise ProtofedError("not a line of the record")
-    return line
+    return LedgerLine(**line)
 
 
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
@@ -296,11 +314,12 @@ class RequestJudge:
         if side not in sides:
             if len(sides) >= MOST_SIDES:
                 raise ProtofedError(f"images of more than {MOST_SIDES} sizes in a day")
-            self.ledger.write("", "", "side", side)
+            self.ledger.write(LedgerLine("side", side=side))
 
     def training(self, ask: SiteRequest, record: AnsweredRun) -> None:
         """Refuse to train again and again for one leg; what is answered from memory is free."""
-        self._repeats(len(record.trained.get((ask.round, ask.leg), [])), f"round {ask.round + 1}")
+        before = record.trained.get((ask.round + 1, ask.leg + 1), [])
+        self._repeats(len(before), f"round {ask.round + 1}")
 
     def scoring(
         self, ask: SiteRequest, brief: RunDescription, record: AnsweredRun, key: str

@@ -31,6 +31,7 @@ from protofed.deploy.request_judge import (
     RUN_NAME,
     AnsweredRun,
     AnswerLedger,
+    LedgerLine,
     RequestJudge,
     RunDescription,
     check_answers,
@@ -49,7 +50,7 @@ from protofed.engines.site_protocol import (
     make_refusal,
     make_response,
 )
-from protofed.errors import ProtofedError, printable_text
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.federation.environment import data_fingerprints
 from protofed.federation.remote_sites import SiteDescription, site_place, software_versions
 from protofed.runtime.child_process import exit_with_pipe
@@ -57,6 +58,7 @@ from protofed.runtime.resources import tune_malloc
 
 LOG = "worker.log at the site"
 MOST_TRACEBACKS = 50
+MOST_REPORTED = 1_000  # refusals that are remembered as printed
 
 
 class RunSeat(NamedTuple):
@@ -87,7 +89,8 @@ class RequestHandler:
         self.judge = RequestJudge(policy, self.ledger)
         self.broken = 0  # questions that ended in a fault of the program
         self.seats: dict[str, RunSeat] = {}  # the newest alone
-        self.skipped: dict[str, str] = {}  # files that were told of
+        self.skipped: dict[str, str] = {}  # files that were reported
+        self.reported: set[tuple[str, str]] = set()  # refusals: run and reason
 
     def answer(self, letter: bytes) -> bytes:
         """A packed answer to a packed question; faults are answers too."""
@@ -112,10 +115,16 @@ class RequestHandler:
             return pack_tree(self._refused(ask, f"{type(fault).__name__}, see {LOG}"))
 
     def _refused(self, ask: SiteRequest, reason: str) -> SiteResponse:
-        """A refusal, told here and put on record."""
+        """A refusal, put on record; in a run the same one is printed once."""
         what = ask.what if type(ask.what) is str else "?"
-        self.ledger.write_refusal(_run_of(ask), printable_text(what, 20), reason)
-        print_line(f"{_title(ask)}refused: {reason}")
+        run = _run_of(ask)
+        self.ledger.write_refusal(run, printable_text(what, 20), reason)
+        if (run, reason) not in self.reported:
+            print_line(f"{_title(ask)}refused: {reason}")
+        if run:
+            self.reported.add((run, reason))
+        if len(self.reported) > MOST_REPORTED:
+            self.reported.clear()
         return make_refusal(ask, reason)
 
     def _hello(self, ask: SiteRequest) -> SiteResponse:
@@ -152,7 +161,7 @@ class RequestHandler:
             raise ProtofedError(f"its images cannot be used, see {LOG}") from fault
         if skipped and skipped != self.skipped:
             names = name_some([f"{name} ({why})" for name, why in skipped.items()])
-            print_line(f"{len(skipped)} files of {self.data} are skipped: {names}")
+            print_line(f"skipping {count_noun(len(skipped), 'file')} of {self.data}: {names}")
         self.skipped = skipped
         return domain, classes
 
@@ -172,8 +181,8 @@ class RequestHandler:
             self.seats = {ask.brief: RunSeat(brief, *place)}
         if record is None:
             label = brief.experiment.method.info.label
-            print_line(f"{_title(ask)}{label}, {brief.experiment.rounds} rounds")
-            self.ledger.write(ask.run, brief.digest, "begin")
+            print_line(f"{_title(ask)}{label}, {count_noun(brief.experiment.rounds, 'round')}")
+            self.ledger.write(LedgerLine("begin", ask.run, brief.digest))
             record = self.ledger.runs[ask.run]
         return self.seats[ask.brief], record
 
@@ -193,7 +202,8 @@ class RequestHandler:
         kept = store.at(ask, key)
         if kept is None:
             self.judge.training(ask, record)
-            self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, key)
+            place = ask.round + 1, ask.leg + 1
+            self.ledger.write(LedgerLine("train", ask.run, seat.brief.digest, *place, key))
             kept = self._trained(ask, seat, seat.own, state)
             store.keep(ask, key, kept)
         return make_response(ask, reply=self.policy.filtered(kept.reply))
@@ -217,7 +227,8 @@ class RequestHandler:
         self.judge.scoring(ask, seat.brief, record, key)
         check_test_counts(seat.test.labels, self.policy)
         # On record before it is looked at: a refusal tells something of the answers, too.
-        self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=key)
+        line = LedgerLine("score", ask.run, seat.brief.digest, ask.round, message=key)
+        self.ledger.write(line)
         with torch_threads(seat.brief.experiment.threads):
             check_answers(seat.method, site, ask.received, state, seat.test, self.policy)
             counted = count_correct(seat.method, site, ask.received, state, seat.test)

@@ -281,6 +281,7 @@ class FlowerEngine(Generic[S, C]):
         self.start: int | None = None  # the first round of this session
         self.finished = 0
         self.saved: list[int] = []  # rounds behind the checkpoints of this session
+        self.told: set[str] = set()  # what was reported, to report it once
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -350,8 +351,14 @@ class FlowerEngine(Generic[S, C]):
                 row = rows[SERVER if SERVER in rows else clients[name]]
                 row[name] = counts_from_json(told, self.fleet.tests[name])
             except ProtofedError as fault:
-                self.tell(printable_text(f"{name} has not scored: {fault}", MOST_REASON))
+                self._tell_once(f"{name} has not scored: {fault}")
         return rows
+
+    def _tell_once(self, text: str) -> None:
+        """Report something that may be so in every round; it stands in the scores each time."""
+        if text not in self.told:
+            self.told.add(text)
+            self.tell(printable_text(text, MOST_REASON))
 
     def save(self, folder: Path) -> None:
         """Nothing to write: each site has kept its own states under their rounds."""
