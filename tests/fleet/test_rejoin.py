@@ -33,6 +33,11 @@ def test_a_site_that_is_killed_with_a_request_and_rejoins_is_asked_again(
         assert run.wait(DEADLINE) == 0, fleet.said("out")
         assert time.monotonic() - began < DEADLINE
         assert "site-b has rejoined: what it had not answered is sent again" in fleet.said("out")
+    assert fleet.said("serve").endswith("stopped\n")
+    assert fleet.said("site-a").endswith("left\n")
+    log = (tmp_path / "fleet" / "home" / "server" / "superlink.log").read_bytes()
+    assert b"INFO" in log
+    assert b"\x1b" not in log  # no colours in a file
     (line,) = RunDir(out).lines(out / "rounds.jsonl")
     assert sorted(line["legs"][0]) == ["0", "1"]
     assert not (out / "events.jsonl").exists()

@@ -52,10 +52,22 @@ def state_folder(name: str) -> Path:
 
 
 def serve_federation(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
-    """Serve until stopped; without keys on this machine alone."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    own = keys / "server" if keys else None
+    """Serve a federation until stopped by Ctrl-C or SIGTERM.
+
+    `home` holds the server's files, `listen` is the public address. `keys` is the folder that
+    `protofed keys` made; without it there is no TLS and no check of who joins, so the address must
+    be one of this machine alone.
+    """
     stop_on_sigterm()
+    try:
+        _serve(home, listen, keys / "server" if keys else None)
+    except (KeyboardInterrupt, SystemExit):
+        print_line("stopped")
+        raise
+
+
+def _serve(home: Path, listen: tuple[str, int], own: Path | None) -> None:
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     with file_lock(home, _busy(home)):
         (home / RECORD).unlink(missing_ok=True)  # of a server that was killed
         _check_free(*listen)
