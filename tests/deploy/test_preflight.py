@@ -180,7 +180,7 @@ def test_a_folder_with_all_sites_images_is_told_with_the_one_to_give(
     every.mkdir()
     (every / "north").symlink_to(images)
     text = format_check_lines(check("localhost:1", keys, every, tmp_path))
-    assert f"-> it holds the images of several sites: give --data {every / 'north'}" in text
+    assert f"-> it holds the images of several sites: use `data={every / 'north'}`" in text
     (every / "north").rename(every / "south")
     text = format_check_lines(check("localhost:1", keys, every, tmp_path))
     assert "-> write class/image" in text

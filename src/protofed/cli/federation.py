@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from protofed.errors import ProtofedError, printable_text
+from protofed.cli.typer_fixes import option_flag
+from protofed.errors import ProtofedError, printable_text, render_options
 
 if TYPE_CHECKING:
     from protofed.cli.output import RunWatcher
@@ -75,8 +76,11 @@ def run_join_check(site: JoiningSite, as_json: bool = False) -> NoReturn:
     """Print what was found, a line each; the exit code is 1 if anything failed."""
     from protofed.deploy.preflight import format_check_lines, run_preflight
 
-    lines = run_preflight(site)
-    found = [{**line._asdict(), "fix": "" if line.ok else line.fix} for line in lines]
+    lines = [
+        line._replace(fix="" if line.ok else render_options(line.fix, option_flag))
+        for line in run_preflight(site)
+    ]
+    found = [line._asdict() for line in lines]
     typer.echo(json.dumps(found, indent=2) if as_json else format_check_lines(lines))
     raise typer.Exit(1 if any(line.ok is False for line in lines) else 0)
 

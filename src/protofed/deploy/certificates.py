@@ -56,7 +56,8 @@ def server_certificate(
     if _now() + days * DAY > issuer.not_valid_after_utc:
         raise ProtofedError(
             f"the federation's authority ends on {issuer.not_valid_after_utc:%Y-%m-%d}, before a "
-            f"certificate of {days} days would\ngive fewer --days, or begin a new folder of keys"
+            f"certificate of {days} days would",
+            hint="choose fewer <days>, or begin a new folder of keys",
         )
     key = ec.generate_private_key(ec.SECP256R1())
     draft = _draft("protofed server", "protofed federation", key.public_key(), days)
@@ -90,8 +91,8 @@ def read_private_key(path: Path) -> EllipticCurvePrivateKey:
 
     if not path.exists():
         raise ProtofedError(
-            f"a server's certificate is signed with {path}, which is not there\n"
-            f"run this where the keys were first made, or begin a new folder of keys"
+            f"a server's certificate is signed with {path}, which is not there",
+            hint="run this where the keys were first made, or begin a new folder of keys",
         )
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
@@ -120,8 +121,8 @@ def check_host(path: Path, host: str) -> None:
     hosts = [str(name.value) for name in found.value]
     if host not in hosts:
         raise ProtofedError(
-            f"{path} is a certificate for {', '.join(hosts)}, not for {host}\n"
-            f"for a new one, remove server.crt and server.key beside it, and try again"
+            f"{path} is a certificate for {', '.join(hosts)}, not for {host}",
+            hint="for a new one, remove server.crt and server.key beside it, and try again",
         )
 
 

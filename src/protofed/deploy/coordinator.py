@@ -144,8 +144,8 @@ def _without(roll: SitePresence, enough: bool, seconds: float) -> list[str]:
     missing = ", ".join(roll.missing)
     lacking = f"missing: {missing}" if missing else f"{roll.needed} are needed"
     raise ProtofedError(
-        f"not all sites came online within {seconds:g} s; {roll.seen}; {lacking}\n"
-        f"let them run protofed join, or name those that shall take part with --sites"
+        f"not all sites came online within {seconds:g} s; {roll.seen}; {lacking}",
+        hint="start `protofed join` there, or name the sites that take part with <sites>",
     )
 
 
@@ -162,8 +162,8 @@ def coordinate_run(post: SiteMessenger, job: SubmittedJob, listener: JobListener
     begun = None if done else folder.newest()
     if begun and not job.resume:
         raise ProtofedError(
-            f"{folder.path} holds a run that was begun and not finished\n"
-            f"give --resume to go on with it, or another --out"
+            f"{folder.path} holds a run that was begun and not finished",
+            hint="use <resume> to continue it, or choose another <out>",
         )
     if done:
         listener.waiting(f"already finished, read from {folder.path}")
@@ -231,16 +231,18 @@ def gather_descriptions(
     seconds = max(end - time.monotonic(), LEAST_SECONDS)
     letter = OutgoingRequest(pack_tree(ask), 4 * FRAME)
     answers = post.ask(dict.fromkeys(names, letter), seconds, len(names))
-    offers, faults = [], []
+    offers, faults, hints = list[SiteDescription](), list[str](), list[str]()
     for name in names:
         try:
             offers.append(parse_site_description(name, ask, answers[name]))
         except ProtofedError as fault:
-            faults.append(printable_text(f"{name}: {fault}"))
+            faults.append(printable_text(f"{name}: {fault.args[0]}"))
+            hints += [fault.hint] if fault.hint else []
     if faults:
-        slow = any(isinstance(answer, NoAnswer) for answer in answers.values())
-        hint = "\na site that reads many images for the first time needs a longer --wait" * slow
-        raise ProtofedError("not every site can take part:\n" + "\n".join(faults) + hint)
+        if any(isinstance(answer, NoAnswer) for answer in answers.values()):
+            hints.append("a site that reads many images for the first time needs a longer <wait>")
+        told = "\n".join(["not every site can take part:", *faults])
+        raise ProtofedError(told, hint="\n".join(hints))
     offers += [offer for name, offer in known.items() if name not in names]
     agreed_classes(offers)
     return sorted(offers)
@@ -274,8 +276,9 @@ def submit_job(job: SubmittedJob, home: Path, listener: JobListener) -> RunDir:
     server = find_server(home)
     if unknown := [name for name in job.sites if server.sites and name not in server.sites]:
         raise ProtofedError(
-            f"--sites: the server has no key of {', '.join(unknown)}; it has those of "
-            f"{', '.join(server.sites)}\n`protofed keys` adds sites"
+            f"the server has no key of {', '.join(unknown)}; it has those of "
+            f"{', '.join(server.sites)}",
+            hint="name some of those with <sites>; `protofed keys` adds sites",
         )
     if not job.sites and not job.count:
         job = replace(job, sites=server.sites)

@@ -23,7 +23,7 @@ from protofed.deploy.preflight import (
 from protofed.deploy.request_judge import ANSWERED, AnswerLedger
 from protofed.deploy.serve import LOCAL
 from protofed.engines.site_protocol import SITE_NAME
-from protofed.errors import ProtofedError, count_noun
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.runtime.atomic_io import file_lock
 from protofed.runtime.child_process import (
     ChildProcess,
@@ -73,7 +73,7 @@ def _busy(site: JoiningSite) -> str:
     pid = f", process {number}" if number.isdecimal() else ""
     return (
         f"site {site.name} has joined on this machine already ({site.home}{pid})\n"
-        f"stop that one first; for another site give another --name, or another --home"
+        f"stop that process first; another site needs a name and a home of its own"
     )
 
 
@@ -162,13 +162,17 @@ def _check(site: JoiningSite) -> FoundImages:
     if not host or not site.server.rpartition(":")[2].isdigit():
         raise ProtofedError(f"write the server as HOST:PORT, got {site.server}")
     if not SITE_NAME.fullmatch(site.name):
-        raise ProtofedError(f"--name {site.name}: write letters, digits, - and _, at most 40")
+        raise ProtofedError(
+            f"'{printable_text(site.name, 80)}' cannot be the name of a site",
+            hint="<name> takes up to 40 letters, digits, - and _, the first a letter or digit",
+        )
     if site.keys:
         check_keys(site.keys, site.name)
     elif host not in (LOCAL, "localhost"):
         raise ProtofedError(
-            f"{host} is another machine: give --keys, the folder that the coordinator made for "
-            f"{site.name} with `protofed keys`"
+            f"{host} is another machine, which takes no site without keys",
+            hint=f"give <keys>, the folder that the coordinator made for {site.name} with "
+            f"`protofed keys`",
         )
     read_policy(site.policy)
     if (site.home / ANSWERED).exists():

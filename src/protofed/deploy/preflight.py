@@ -55,14 +55,14 @@ def check_keys(keys: Path, name: str) -> None:
     """Refuse a folder that is not the whole folder of keys of the site of this name."""
     missing = [file for file in KEY_FILES if not (keys / file).is_file()]
     if missing:
-        raise ProtofedError(f"{keys} lacks {', '.join(missing)}\n{_other_folder(keys, name)}")
+        raise ProtofedError(f"{keys} lacks {', '.join(missing)}", hint=_other_folder(keys, name))
     if fault := _content_fault(keys):
-        raise ProtofedError(f"{fault}\n{WHOLE}")
+        raise ProtofedError(fault, hint=WHOLE)
     told = read_site_card(keys).get("name")
     if told != name:
         raise ProtofedError(
-            f"the keys in {keys} are those of site {told}, not of {name}\n"
-            f"give --name {told}, or the folder of keys that was made for {name}"
+            f"the keys in {keys} are those of site {told}, not of {name}",
+            hint=f"use <name={told}>, or the folder of keys that was made for {name}",
         )
 
 
@@ -79,7 +79,7 @@ def _other_folder(keys: Path, name: str) -> str:
     if not keys.is_dir():
         return f"there is no such folder; give the one that the coordinator made for {name}"
     if (keys / name / "site.json").exists():
-        return f"it holds the keys of all: give --keys {keys / name}"
+        return f"it holds the keys of all sites: use <keys={keys / name}>"
     if (keys / "server.key").exists():
         return f"it is the server's own: give the one that was made for {name}"
     others = sorted(found.parent.name for found in keys.glob("*/site.json"))
@@ -118,13 +118,15 @@ def look_at_images(data: Path, name: str) -> FoundImages:
     try:
         return _look(data, name)
     except ProtofedError as fault:
-        what, _, fix = str(fault).partition("\n")
-        raise ProtofedError(f"{what}\n{_own_level(data, name) or fix or ALONE}") from fault
+        line = _failed("data", fault)
+        raise ProtofedError(line.text, hint=_own_level(data, name) or line.fix or ALONE) from fault
 
 
 def _look(data: Path, name: str) -> FoundImages:
     if not data.is_dir():
-        raise ProtofedError(f"--data {data}: no such folder\nit must hold class/image")
+        raise ProtofedError(
+            f"{data}: no such folder", hint="<data> must be a folder of images, class/image"
+        )
     found = single_domain_layout(data, name)
     files = list(found.files())
     good = [file for file in files if not file.fault and os.access(file.path, os.R_OK)]
@@ -140,7 +142,7 @@ def _own_level(data: Path, name: str) -> str:
         _look(data / name, name)
     except ProtofedError:
         return ""
-    return f"it holds the images of several sites: give --data {data / name}"
+    return f"it holds the images of several sites: use <data={data / name}>"
 
 
 SECONDS = 10  # for a connection, and for an answer
@@ -231,7 +233,7 @@ def check_certificate(seen: ServerProbe, address: ServerAddress) -> Iterator[Che
     if seen.ends is None:
         local = address.host in ("localhost", "127.0.0.1", "::1")
         text = "none, as no keys were given: anybody on the way can read and change everything"
-        yield CheckLine("certificate", None if local else False, text, "give --keys")
+        yield CheckLine("certificate", None if local else False, text, "give <keys>")
         return
     left = seen.ends - time.time()
     text = (
@@ -287,8 +289,8 @@ def run_preflight(site: JoiningSite) -> list[CheckLine]:
 
 
 def _failed(name: str, fault: ProtofedError) -> CheckLine:
-    what, _, fix = str(fault).partition("\n")
-    return CheckLine(name, False, what, fix.replace("\n", " "))
+    what, *more = str(fault.args[0]).split("\n")
+    return CheckLine(name, False, what, " ".join([*more, *fault.hint.split("\n")]).strip())
 
 
 def _key(site: JoiningSite) -> Iterator[CheckLine]:
@@ -386,6 +388,6 @@ def _room(home: Path) -> Iterator[CheckLine]:
     disk, memory = shutil.disk_usage(place).free, free_memory()
     free = f"{disk / GB:.1f} GB free at {place}"
     yield CheckLine("disk", disk >= LEAST_DISK, free, f"make room for {LEAST_DISK // GB} GB")
-    yield CheckLine("write", os.access(place, os.W_OK), f"into {place}", "choose another --home")
+    yield CheckLine("write", os.access(place, os.W_OK), f"into {place}", "choose another <home>")
     text = f"{memory / GB:.1f} GB free"
     yield CheckLine("memory", memory >= LEAST_MEMORY, text, f"{LEAST_MEMORY // GB} GB are needed")

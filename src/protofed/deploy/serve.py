@@ -138,7 +138,7 @@ def _busy(home: Path) -> str:
     who = f" (process {told['pid']}, on {told['listens']})" if "pid" in told else ""
     return (
         f"a server already runs with its files in {home}{who}\n"
-        f"stop that one, or give this one a folder of its own with --home"
+        f"stop that one, or give this one a home of its own"
     )
 
 
@@ -149,10 +149,12 @@ def _check_free(host: str, port: int) -> None:
         socket.create_server((host, port), family=family).close()
     except OSError as fault:
         if fault.errno == errno.EADDRINUSE:
-            told = f"port {port} of {host} is taken by another program; choose another with --port"
-        else:
-            told = f"cannot listen on {host}, port {port}: {fault.strerror}"
-        raise ProtofedError(told) from fault
+            taken = f"port {port} of {host} is taken by another program"
+            raise ProtofedError(taken, hint="choose another <port>") from fault
+        raise ProtofedError(
+            f"cannot listen on {host}, port {port}: {fault.strerror}",
+            hint="choose another <host>, an address of this machine",
+        ) from fault
 
 
 def _superlink(server: RunningServer, own: Path | None) -> list[str]:

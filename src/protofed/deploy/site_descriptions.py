@@ -29,13 +29,18 @@ FINGERPRINT = re.compile("[0-9a-f]{64}")
 def parse_site_description(
     name: str, ask: SiteRequest, letter: bytes | NoAnswer
 ) -> SiteDescription:
-    """A site's offer; one that cannot be used is refused with the field that is wrong."""
+    """Read a site's description of itself from its answer to `ask`.
+
+    Each field is checked for its type and bounds, and all of them for whether they can be true
+    together; the error names the field that is wrong.
+    """
     if isinstance(letter, NoAnswer):
         raise ProtofedError(letter.reason)
     try:
         return _read(name, check_response(unpack_tree(letter, most=4 * FRAME), ask.question).told)
     except ProtofedError as fault:
-        raise ProtofedError(f"{fault} (a new run can leave {name} out with --sites)") from fault
+        hint = f"to leave {name} out of a new run, name the others with <sites>"
+        raise ProtofedError(str(fault), hint) from fault
 
 
 def _read(name: str, text: str) -> SiteDescription:

@@ -128,7 +128,7 @@ PATIENCE = 120.0  # seconds for a worker that is being started again
 MOST_RECORDED = 2 << 20  # bytes of lines on foreign apps
 FOREIGN_APPS = "foreign-apps.jsonl"
 MOST_RUNS = 1_000  # of which the app is remembered
-CHECK = "`protofed join` with --check looks closer"
+CHECK = "the preflight check of `protofed join` says more"
 
 
 class SiteLink:
