@@ -26,7 +26,7 @@ def link(tmp_path: Path) -> SiteLink:
         (0, "[SSL: CERTIFICATE_VERIFY_FAILED] x", "does not show the certificate"),
         (502, "answered 502: x", "does not answer"),
         (401, "answered 401: x", "refuses the key of north: it is not registered there, or"),
-        (412, 'answered 412: {"code":2004,"detail":"x"}', "takes north to be there already"),
+        (412, 'answered 412: {"code":2004,"detail":"x"}', "believes north to be online already"),
         (418, "answered 418: teapot", "fed.example.org:8443 answered 418: teapot"),
     ],
 )
@@ -38,7 +38,7 @@ def test_why_a_site_is_not_let_in_is_told(
 
 def test_what_is_the_case_is_told_once(link: SiteLink, capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("a", "a", "b", "a"):
-        link.tell(text)
+        link.report(text)
     assert capsys.readouterr().out.split() == ["a", "b", "a"]
 
 

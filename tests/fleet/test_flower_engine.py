@@ -61,7 +61,7 @@ class Channel:
             return NoAnswer("it refused the message")
         ask = unpack_tree(letter)
         told = self.names[f"n{node}"].strip("()") if ask.what == "hello" else "echo"
-        return pack_tree(make_response(ask, told=told))
+        return pack_tree(make_response(ask, text=told))
 
 
 LETTER = OutgoingRequest(pack_tree(SiteRequest("score")), 1000)
@@ -71,7 +71,7 @@ def test_answers_come_back_by_name() -> None:
     answers = SiteMessenger(Channel(n1="site-a", n2="site-b")).ask(
         {"site-a": LETTER, "site-b": LETTER}, 5
     )
-    told = {name: unpack_tree(a).told for name, a in answers.items() if isinstance(a, bytes)}
+    told = {name: unpack_tree(a).text for name, a in answers.items() if isinstance(a, bytes)}
     assert told == {"site-a": "echo", "site-b": "echo"}
 
 

@@ -86,7 +86,7 @@ def test_a_round_beyond_the_policy_is_not_trained_whatever_was_announced(
         short.train(round=4999, rounds=1_000_000),
         short.train(round=10),
         short.train(rounds=11, round=10),
-        short.train(leg=1),
+        short.train(exchange=1),
     ):
         assert told(desk, ask).fault
     assert told(desk, short.train(round=9)).fault == ""
@@ -251,7 +251,7 @@ def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
     server = Server(known, rounds=2)
     frank = site(images, tmp_path / "frank", max_repeats=9)
     counted = [
-        json.loads(told(frank, server.score(received=one_bias(server, label))).told)[""][0]
+        json.loads(told(frank, server.score(received=one_bias(server, label))).text)[""][0]
         for label in (0, 1)
     ]
     assert sum(counted) == known[0].test  # what send_counts = true lets out
@@ -259,7 +259,7 @@ def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
     for label in (0, 1):
         answer = told(careful, server.score(received=one_bias(server, label)))
         assert "one answer for nearly every test image" in answer.fault
-        assert answer.told == ""
+        assert answer.text == ""
     few = site(images, tmp_path / "few", send_counts=False, min_examples=5)
     assert "fewer than 5 test images" in told(few, server.score()).fault
 
@@ -433,7 +433,7 @@ class Crafty:
             ask = SiteRequest(ask.what, json.dumps(about) if draw.random() < 0.8 else ask.brief)
         while draw.random() < 0.3:
             name = draw.choice(["what", "brief", "run", "session", "start", "floor", "rounds"])
-            name = draw.choice([name, "round", "leg"])
+            name = draw.choice([name, "round", "exchange"])
             value = draw.choice(TEXTS if name in ("what", "brief", "run", "session") else NUMBERS)
             changed: dict[str, Any] = {name: value}
             ask = replace(ask, **changed)
@@ -461,7 +461,7 @@ class Watched(RequestHandler):
             return  # not even a question
         assert type(answer) is SiteResponse
         if answer.fault:
-            assert answer.told == ""
+            assert answer.text == ""
             assert answer.reply == Message()
             self.answered["refused"] += 1
             return
@@ -470,21 +470,21 @@ class Watched(RequestHandler):
 
     def see_hello(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """Only its name."""
-        assert answer.told == "site-a"
+        assert answer.text == "site-a"
 
     def see_describe(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """No counts, and only of what may run."""
         about = json.loads(ask.brief)
         assert about["method"]["name"] in STRICT["methods"]
         assert about["rounds"] <= STRICT["max_rounds"]
-        assert json.loads(answer.told)["held"] == {}
+        assert json.loads(answer.text)["held"] == {}
 
     def see_run(self, ask: SiteRequest) -> dict[str, Any]:
         """What holds for every question of a run."""
         spec: dict[str, Any] = json.loads(ask.brief)["spec"]
         assert spec["method"]["name"] in STRICT["methods"]
         assert ask.rounds == spec["rounds"] <= STRICT["max_rounds"]
-        assert ask.leg == 0
+        assert ask.exchange == 0
         self.begun.add(ask.run)
         assert len(self.begun) <= STRICT["max_runs_per_day"]
         return spec
@@ -494,8 +494,8 @@ class Watched(RequestHandler):
         self.see_run(ask)
         assert 0 <= ask.round < STRICT["max_rounds"]
         record = AnswerLedger(self.home).runs[ask.run]
-        assert len(record.trained[ask.round + 1, ask.leg + 1]) <= 1 + STRICT["max_repeats"]
-        asked = self.exchanges.setdefault((ask.run, ask.round, ask.leg), set())
+        assert len(record.trained[ask.round + 1, ask.exchange + 1]) <= 1 + STRICT["max_repeats"]
+        asked = self.exchanges.setdefault((ask.run, ask.round, ask.exchange), set())
         asked.add(pack_tree(ask.received))
         assert len(asked) <= 1 + STRICT["max_repeats"]
         assert all(bool((part.abs() < 1e5).all()) for part in ask.received.model.weights.values())

@@ -170,7 +170,7 @@ def test_one_bad_offer_is_named_with_its_site_and_what_to_do(images: Path, tmp_p
             answers = super().ask(letters, deadline, least)
             letter = answers["site-b"]
             assert isinstance(letter, bytes)
-            said = {**json.loads(unpack_tree(letter).told), "train": 10**400, "held": {}}
+            said = {**json.loads(unpack_tree(letter).text), "train": 10**400, "held": {}}
             return {
                 **answers,
                 "site-b": pack_tree(

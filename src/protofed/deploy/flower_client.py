@@ -49,21 +49,25 @@ clientapp = "protofed:no_client_app"
 
 @cache
 def app_bundle() -> bytes:
-    """The bundle, the same bytes on every machine."""
+    """The app bundle under which protofed starts its runs, as a ZIP archive.
+
+    It holds only its own description, and has the same bytes on every machine, so a site can tell
+    by its hash that a run is one of protofed's.
+    """
     content = PROJECT.encode()
     listing = f"pyproject.toml,{hashlib.sha256(content).hexdigest()},{8 * len(content)}"
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, text in (("pyproject.toml", content), (".info/CONTENT", listing.encode())):
             entry = zipfile.ZipInfo(name, DATE)
-            entry.create_system = 3  # what zipfile says on Unix, everywhere
+            entry.create_system = 3  # as zipfile writes on Unix, on every system
             archive.writestr(entry, text)
     return stream.getvalue()
 
 
 @cache
 def bundle_hash() -> str:
-    """The name under which Flower knows the bundle: its SHA-256."""
+    """The name under which Flower knows the bundle: its SHA-256 as 64 hex digits."""
     return hashlib.sha256(app_bundle()).hexdigest()
 
 
@@ -73,7 +77,10 @@ BUSY = (502, 503, 504)  # answers of a server that may be back in a moment
 
 
 class CallError(ProtofedError):
-    """A call that Flower's server refused (its status), or that nobody answered (status 0)."""
+    """A call that Flower's server refused, or that nobody answered.
+
+    `status` is the HTTP status of the refusal, 0 if there was no answer.
+    """
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
@@ -86,7 +93,14 @@ class CallError(ProtofedError):
 
 
 class FlowerClient:
-    """Calls one server; `headers` is asked for the headers of each call, such as a signature."""
+    """Makes calls to one Flower server: protobuf in, protobuf out, over HTTP.
+
+    `component` is the kind of client that Flower expects, such as ``SuperNode``. `trust` is the TLS
+    context, and `headers` returns the headers of each call, such as a signature of the time::
+
+        client = FlowerClient("https://fed.example.org:8443", "SuperNode", trust, key.headers)
+        client.call("fleet/pull-messages", PullMessagesRequest(), PullMessagesResponse)
+    """
 
     def __init__(
         self,
@@ -102,13 +116,16 @@ class FlowerClient:
             "accept": PROTOBUF,
             "accept-encoding": "identity",  # nothing that could grow when it is unpacked
         }
-        # trust_env: a proxy that somebody set for the web has no business here.
+        # trust_env: a proxy set for the web has no business here.
         self.http = httpx.Client(verify=trust or True, timeout=SECONDS, trust_env=False)
 
     def call(
         self, name: str, request: ProtobufMessage, kind: type[T], most: int = SMALL_ANSWER
     ) -> T:
-        """The answer to one call, such as ``fleet/pull-messages``; more than `most` is refused."""
+        """Make one call, such as ``fleet/pull-messages``, and return its answer.
+
+        An answer of more than `most` bytes is broken off with a TooLargeError.
+        """
         headers = {**self.fixed, **self.headers()}
         try:
             with self.http.stream(
@@ -121,8 +138,8 @@ class FlowerClient:
         except httpx.HTTPError as fault:
             raise CallError(0, str(fault) or type(fault).__name__) from fault
         if answer.status_code != 200:
-            words = printable_text(body.decode(errors="replace"), 300)
-            raise CallError(answer.status_code, f"answered {answer.status_code}: {words}")
+            reason = printable_text(body.decode(errors="replace"), 300)
+            raise CallError(answer.status_code, f"answered {answer.status_code}: {reason}")
         try:
             return kind.FromString(body)
         except Exception as fault:  # protobuf's own error, which it does not type
@@ -143,7 +160,10 @@ def _body(answer: httpx.Response, most: int) -> bytes:
 
 
 def call_patiently(call: Callable[[], T], seconds: float, pause: float = 0.5) -> T:
-    """Make a call again while the server is away or busy, for some seconds."""
+    """Repeat a call while the server is away or busy, for at most some seconds.
+
+    An error that will not pass by itself, such as a refusal, is raised at once.
+    """
     end = time.monotonic() + seconds
     while True:
         try:

@@ -104,7 +104,7 @@ ERROR_REASONS = {  # by Flower's error code
 
 
 class ProtobufMessage(Protocol):
-    """A call or an answer, as Flower's generated classes are."""
+    """A request or an answer, as Flower's generated protobuf classes are."""
 
     def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802
         """Return it as bytes."""
@@ -135,7 +135,10 @@ class TooLargeError(ProtofedError):
 
 
 def version_headers(component: str) -> dict[str, str]:
-    """The headers by which Flower's server recognises a client of its own version."""
+    """The headers by which Flower's server recognises a client of its own version.
+
+    `component` is the kind of client, such as ``SuperNode`` or ``flwr-serverapp``.
+    """
     return dict(RuntimeVersionMetadata.from_local_component(component).as_metadata())
 
 
@@ -151,7 +154,10 @@ class SplitMessage(NamedTuple):
 
 
 def split_message(message: Message) -> SplitMessage:
-    """Cut a message into the head and the objects that Flower moves one by one."""
+    """Cut a message into the head and the objects that Flower moves one by one.
+
+    An object is named by its SHA-256, so content that several messages share is moved once.
+    """
     with no_object_id_recompute():
         message.metadata.__dict__["_message_id"] = message.object_id
         objects = {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
@@ -163,17 +169,26 @@ def split_message(message: Message) -> SplitMessage:
 
 
 def bytes_to_record(content: bytes) -> RecordDict:
-    """Wrap bytes as one array of Flower's; each array and each record is a transfer of its own."""
+    """Wrap bytes as the content of a Flower message: one record with one array.
+
+    A single array, because Flower moves every array and every record in a transfer of its own.
+    """
     return RecordDict({"a": ArrayRecord({"b": Array(np.frombuffer(content, dtype=np.uint8))})})
 
 
 def max_object_count(most: int) -> int:
-    """How many objects a message of at most `most` bytes can have."""
+    """How many objects a message of at most `most` bytes can have.
+
+    An honest message has no more, so one that announces more is refused unread.
+    """
     return -(-most // CHUNK) + STRUCTURE
 
 
 def has_more_objects(tree: ObjectTree, most: int) -> bool:
-    """Whether a tree has more than `most` objects; the walk stops there."""
+    """Whether a tree has more than `most` objects; the walk stops there.
+
+    A hostile tree may have millions.
+    """
     return any(number >= most for number, _ in enumerate(_nodes(tree)))
 
 
@@ -301,7 +316,7 @@ class ObjectTransfer:
     """Moves the objects of messages to and from Flower's server, for a site or the coordinator.
 
     `interface` is ``fleet`` for a site and ``runtime`` for the coordinator: Flower has the same
-    three calls under both. `node` is the number of whoever calls.
+    three calls under both. `node` is the number of the caller.
     """
 
     def __init__(self, call: ServerCall, interface: str, node: int):
@@ -349,7 +364,10 @@ class ObjectTransfer:
 
 
 class WaitingRequest(NamedTuple):
-    """A request that waits at the server; its content has not been fetched yet."""
+    """A request that waits for a site at the server; its content is not fetched yet.
+
+    `message` is its head, `tree` names the objects of its content.
+    """
 
     message: Message
     tree: ObjectTree
@@ -371,7 +389,10 @@ class WaitingRequest(NamedTuple):
 
 
 class FleetCalls(ObjectTransfer):
-    """The calls of a site: go online, take requests, hand in replies."""
+    """The calls of a site: go online, take requests, hand in replies.
+
+    Flower knows a site by a node number, which :meth:`activate` sets.
+    """
 
     def __init__(self, call: ServerCall):
         super().__init__(call, "fleet", 0)
@@ -439,7 +460,10 @@ class FleetCalls(ObjectTransfer):
 
 
 class OnlineNode(NamedTuple):
-    """A node that is connected; `since` changes each time it goes online again."""
+    """A node that is connected to the server.
+
+    `name` is "" for a node without a registered key; `since` changes each time it goes online.
+    """
 
     node: int
     name: str  # "" where no key is registered
@@ -447,7 +471,10 @@ class OnlineNode(NamedTuple):
 
 
 class ArrivedReply(NamedTuple):
-    """The head of a reply: which request it answers, who sent it, and why it has no content."""
+    """The head of a reply that has arrived at the server.
+
+    It says which request it answers, which node sent it, and, if it brings no content, why.
+    """
 
     request: str  # Flower's name of the request
     number: str  # Flower's name of the reply
@@ -458,7 +485,11 @@ class ArrivedReply(NamedTuple):
 
 
 class RuntimeCalls(ObjectTransfer):
-    """The calls of the coordinator, which stands where Flower would start a server app."""
+    """The calls of the coordinator, which stands where Flower would start a server app.
+
+    In this order: :meth:`start_run`, :meth:`acquire_task`, :meth:`open_task`, then requests and
+    replies with a :meth:`beat` every few seconds, and :meth:`end_task`.
+    """
 
     def __init__(self, call: ServerCall):
         super().__init__(call, "runtime", SUPERLINK_NODE_ID)
@@ -545,7 +576,10 @@ def _error_reason(error: Any) -> str:
 
 
 def register_site(call: ServerCall, name: str, public: bytes) -> None:
-    """Let Flower's server know the public key of a site."""
+    """Let Flower's server know the public key of a site, under the site's name.
+
+    Flower takes a key once; a second registration is an error.
+    """
     asked = RegisterNodeRequest(public_key=public, name=name)
     call("control/register-node", asked, RegisterNodeResponse)
 
@@ -554,7 +588,10 @@ Handler = Callable[..., Any]
 
 
 class ServerHandlers(NamedTuple):
-    """Those of the server's handlers that are guarded: of two interfaces, control and fleet."""
+    """Those functions of Flower's server that protofed guards.
+
+    Flower looks each of them up in its module at every call, so they can be replaced there.
+    """
 
     start_run: Handler  # (request, ...), of control
     push_messages: Handler  # (request, state), of fleet
@@ -562,7 +599,10 @@ class ServerHandlers(NamedTuple):
 
 
 def server_handlers() -> ServerHandlers:
-    """The handlers of the installed Flower, as they are now."""
+    """The handlers of the installed Flower, as they are now.
+
+    To be taken before :func:`replace_server_handlers` puts others in their place.
+    """
     from flwr.superlink.servicer.control import control_handlers
     from flwr.superlink.servicer.fleet import fleet_handlers
 
@@ -571,7 +611,10 @@ def server_handlers() -> ServerHandlers:
 
 
 def replace_server_handlers(handlers: ServerHandlers, middleware: tuple[Any, ...]) -> None:
-    """Put other handlers in their place, and ASGI middleware before all of Flower's server."""
+    """Put other handlers in the place of Flower's own, and middleware before its server.
+
+    `middleware` are Starlette's descriptions of ASGI middleware, the outermost first.
+    """
     from flwr.superlink import extensions
     from flwr.superlink.servicer.control import control_handlers
     from flwr.superlink.servicer.fleet import fleet_handlers
@@ -583,7 +626,10 @@ def replace_server_handlers(handlers: ServerHandlers, middleware: tuple[Any, ...
 
 
 class PushedReply(NamedTuple):
-    """The head of a reply as a site hands it in at the server."""
+    """The head of a reply as a site hands it in at the server.
+
+    `group` is the text that the coordinator put into the head of the request, see `limit_text`.
+    """
 
     pushed_by: int  # the node that made the call
     claimed_by: int  # the node that the head names as its sender
@@ -592,7 +638,10 @@ class PushedReply(NamedTuple):
 
 
 def read_pushed_reply(request: Any, state: Any) -> PushedReply | None:
-    """What a call of ``fleet/push-messages`` brings; None unless it is just one reply."""
+    """What a call of ``fleet/push-messages`` brings; None unless it is just one reply.
+
+    `request` and `state` are what Flower passes to its handler.
+    """
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         return None
     head = request.messages_list[0].metadata
@@ -603,7 +652,10 @@ def read_pushed_reply(request: Any, state: Any) -> PushedReply | None:
 
 
 def run_superlink(arguments: list[str]) -> None:
-    """Be ``flower-superlink`` in this process; its log has no colours, as it goes to a file."""
+    """Be ``flower-superlink`` in this process, until it ends.
+
+    Its log has no colours, because it goes to a file.
+    """
     from flwr.supercore.logger import update_console_handler
     from flwr.superlink.cli import flower_superlink
 

@@ -33,18 +33,23 @@ LOOK = 2.0  # seconds between two looks at the folder
 
 
 class KeyRegistry:
-    """The sites whose keys are registered; `tell` is told of files that hold no key."""
+    """Registers the sites' public keys with Flower's server, and follows their folder.
+
+    `folder` holds a ``NAME.pub`` per site. `tell` receives a line for each file that holds no
+    usable key, once per reason. The names of the sites that may join are in `names`.
+    """
 
     def __init__(self, client: FlowerClient, folder: Path, tell: Callable[[str], None]):
         self.client, self.folder, self.tell = client, folder, tell
         self.names: tuple[str, ...] = ()  # of the sites that may join
         self.registered: set[bytes] = set()
-        self.refused: dict[str, str] = {}  # why, by the name of a file; told once
+        self.refused: dict[str, str] = {}  # the reason by the name of a file, reported once
 
     def update(self) -> bool:
-        """Let Flower know of new keys; whether the sites that may join are others than before.
+        """Register new keys; True if the sites that may join have changed.
 
-        A key that is removed stays known to Flower, which takes none twice: the gate shuts it out.
+        Flower takes no key twice and forgets none, so a removed key stays known to it; the gate
+        keeps that site out.
         """
         before, self.names = self.names, ()
         for name, public in self._read().items():
@@ -58,7 +63,7 @@ class KeyRegistry:
         return self.names != before
 
     def _read(self) -> dict[str, bytes]:
-        """The keys of the folder by name; a file that holds none is told of and passed over."""
+        """The keys of the folder by name; a file without one is reported and skipped."""
         found: dict[str, bytes] = {}
         for file in sorted(self.folder.glob("*.pub")):
             held = read_key_file(str(file))
@@ -96,7 +101,7 @@ SECRET_FILE = "PROTOFED_SERVER_SECRET"  # in the environment: where the secret i
 SECRET_HEADER = "protofed-secret"
 OPEN = ("/health",)
 FLEET = "/v1/fleet/"
-# The calls of `serve` and `submit`; Flower has fifty more, and nobody here needs them.
+# The calls of `serve` and `submit`; Flower has fifty more that are not needed here.
 OWN = {
     *("/v1/control/start-run", "/v1/control/register-node"),
     *("/v1/runtime/acquire-task", "/v1/runtime/send-task-heartbeat"),
@@ -114,10 +119,10 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class ServerGuard:
-    """Passes on calls that bring the secret, of any length that ours have; all else is refused.
+    """ASGI middleware before Flower's server: only calls that bring the secret reach it.
 
-    In a federation with keys the gate brings it for the sites. Without keys sites call by
-    themselves, and `open_fleet` lets them.
+    With keys, the gate brings the secret for the sites. Without keys, sites call directly, and
+    `open_fleet` lets them. Bodies longer than any honest one are broken off.
     """
 
     def __init__(self, app: App, secret: str, open_fleet: bool):
@@ -140,13 +145,16 @@ class ServerGuard:
             return True
         if path.startswith(FLEET) and self.open_fleet:
             return True
-        told = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
-        known = hmac.compare_digest(told, self.secret)
+        given = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
+        known = hmac.compare_digest(given, self.secret)
         return known and (path in OWN or path.startswith(FLEET))
 
 
 def bounded(receive: Receive) -> Receive:
-    """A request's body, broken off where it is longer than any of ours."""
+    """Wrap an ASGI `receive` so it breaks off a body longer than any honest one.
+
+    To Flower it looks as if the client had hung up.
+    """
     taken = 0
 
     async def next_piece() -> MutableMapping[str, Any]:
@@ -159,7 +167,11 @@ def bounded(receive: Receive) -> Receive:
 
 
 class ReplyLimits:
-    """How many bytes each answer of a site may still bring."""
+    """How many bytes each reply that is being handed in may still bring.
+
+    The limit of a reply is known from the request that it answers. Flower gives the parts of one
+    reply a session, by which they are counted here.
+    """
 
     def __init__(self) -> None:
         self.left: OrderedDict[str, int] = OrderedDict()  # by Flower's session of one answer
@@ -182,18 +194,29 @@ class ReplyLimits:
 
 
 def limit_text(most: int) -> str:
-    """A limit as it stands in the head of a letter; Flower calls that place a group."""
+    """The size limit of an answer, as text for the head of a request.
+
+    Flower keeps such a text, which it calls a group, with the request, so the server finds it when
+    the answer comes.
+    """
     return f"at-most-{most}"
 
 
 def limit_from(text: str) -> int:
-    """What `limit_text` wrote; nothing where somebody else wrote the letter."""
+    """The limit in bytes that `limit_text` wrote; 0 for any other text.
+
+    So a request that the coordinator did not write allows no answer.
+    """
     number = text.removeprefix("at-most-")
     return int(number) if number.isdecimal() and len(number) < 16 else 0
 
 
 class GuardedHandlers:
-    """Flower's own handlers, each behind a check of ours."""
+    """Flower's own handlers, each behind a check of ours.
+
+    They start no app but protofed's, take no reply in the name of another site, and take no more
+    bytes than the coordinator expects.
+    """
 
     def __init__(self, flower: ServerHandlers):
         self.flower = flower
@@ -235,7 +258,11 @@ def _refused(status: int, reason: str) -> Exception:
 
 
 def install_guard(secret: str, open_fleet: bool) -> None:
-    """Put our checks before Flower's own handlers; the tests look whether they hold."""
+    """Put our checks before Flower's own handlers, in the process of the server.
+
+    `open_fleet` lets sites call without the secret, for a server without keys. The tests verify
+    with a real server that the checks hold.
+    """
     from starlette.middleware import Middleware
 
     logging.getLogger("uvicorn.access").addFilter(lambda record: False)  # sites ask all the time
@@ -247,7 +274,11 @@ def install_guard(secret: str, open_fleet: bool) -> None:
 
 
 def superlink_main() -> None:
-    """``flower_server ARGUMENTS... --life HANDLE``: a guarded `flower-superlink`."""
+    """Run a guarded ``flower-superlink``: ``flower_server ARGUMENTS... --life HANDLE``.
+
+    The arguments are Flower's own. The process ends when the other end of the pipe HANDLE is
+    closed.
+    """
     _, *rest = sys.argv
     *arguments, _, life = rest
     exit_with_pipe(int(life))

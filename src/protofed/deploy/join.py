@@ -39,9 +39,10 @@ PID = "join.pid"
 
 
 def join_federation(site: JoiningSite) -> None:
-    """Take part until stopped.
+    """Take part in a federation until stopped.
 
-    The link speaks with the server and has no images; the worker has the images and speaks with
+    Checks keys, policy and images, then runs two processes and restarts each that ends. The link
+    speaks with the server and cannot read the images; the worker has the images and speaks with
     nobody but the link.
     """
     images = _check(site)
@@ -67,7 +68,7 @@ def join_federation(site: JoiningSite) -> None:
 
 
 def _busy(site: JoiningSite) -> str:
-    """What a second `join` at the same place is told."""
+    """The error of a second `join` with the same home."""
     record = site.home / PID
     number = record.read_text() if record.exists() else ""
     pid = f", process {number}" if number.isdecimal() else ""
@@ -78,7 +79,7 @@ def _busy(site: JoiningSite) -> str:
 
 
 def _introduce(site: JoiningSite, images: FoundImages) -> None:
-    """Say what is about to happen."""
+    """Print what is about to happen."""
     many = describe_images(images)
     print_line(f"joining {site.server} as {site.name}: {many} from {site.data}")
     if images.bad:
@@ -176,5 +177,5 @@ def _check(site: JoiningSite) -> FoundImages:
         )
     read_policy(site.policy)
     if (site.home / ANSWERED).exists():
-        AnswerLedger(site.home)  # one that is damaged is told of here, not in a log
+        AnswerLedger(site.home)  # a damaged one is reported here, not in a log
     return look_at_images(site.data, site.name)

@@ -1,4 +1,4 @@
-"""What may leave a site, as its owner says in a TOML file; enforced at the site itself."""
+"""What may leave a site, as its owner sets in a TOML file; enforced at the site itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ MOST_LINES = 5
 
 
 class SitePolicy(BaseModel):
-    """What may leave a site; a site without a file has these defaults."""
+    """What may leave a site, and what it may be asked for; enforced at the site itself.
+
+    The fields are those of the site's TOML file; a site without a file has these defaults::
+
+        policy = SitePolicy(methods=("fedavg",), min_examples=10)
+        policy.allows("fpl", rounds=5)  # "this site's policy does not allow fpl (allowed: fedavg)"
+
+    `docs/federation-security.md` explains each of them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,9 +49,10 @@ class SitePolicy(BaseModel):
         return self.max_message_mb << 20
 
     def allows(self, method: str | AnyMethod, rounds: int) -> str | None:
-        """Why a run must not start at this site, in words; None if it may.
+        """Why a run must not start at this site, as text; None if it may.
 
-        A method given by its name alone is taken with the hyperparameters it has by default.
+        A method that is given by name has its default hyperparameters. A method built on another
+        needs both of them allowed.
         """
         try:
             made = parse_method(method) if isinstance(method, str) else method
@@ -65,10 +74,10 @@ class SitePolicy(BaseModel):
         return None
 
     def filtered(self, reply: Message) -> Message:
-        """A reply without what must not leave: rows of too few examples, and counts.
+        """A reply without what must not leave: prototypes of too few examples, and counts.
 
-        A table that would be left without rows is not sent at all; unless the method can do
-        without it, the server then leaves this site out of the round and goes on.
+        A table without any row left is not sent at all. Unless the method can do without it, the
+        server then leaves this site out of the round and continues.
         """
         protos = None if reply.protos is None else self._shown(reply.protos)
         extras = {
@@ -111,7 +120,10 @@ def _up_to(most: int | None, noun: str) -> str:
 
 
 def read_policy(path: Path | None) -> SitePolicy:
-    """The policy of a file, or the one of a site that has none."""
+    """Read a site's policy from its TOML file; without a file, the default policy.
+
+    An unknown field, method or value is an error that names the file.
+    """
     if path is None:
         return SitePolicy()
     raw = read_spec(path)

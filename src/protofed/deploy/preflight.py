@@ -28,12 +28,16 @@ from protofed.errors import ProtofedError, count_noun
 from protofed.runtime.resources import free_memory
 
 KEY_FILES = ("ca.crt", "site.key", "site.pub", "site.json")
-WHOLE = "ask who made the keys for this site's folder, whole and unchanged"
+WHOLE = "ask the coordinator for this site's folder of keys, complete and unchanged"
 ALONE = "give the folder that holds one folder for each class, with this site's images in them"
 
 
 class JoiningSite(NamedTuple):
-    """A site that joins a federation."""
+    """A site that joins a federation, as `protofed join` is given it.
+
+    `data` is its folder of images, `home` the folder for its own files. Without `keys` it can join
+    a server on this machine only; without `policy` it has the default one.
+    """
 
     server: str  # HOST:PORT
     name: str
@@ -44,7 +48,10 @@ class JoiningSite(NamedTuple):
 
 
 class FoundImages(NamedTuple):
-    """What a folder holds, as far as that is seen without opening its files."""
+    """What a folder of images holds, as far as that is seen without opening its files.
+
+    `bad` are the names of files that cannot be images, or cannot be read.
+    """
 
     classes: tuple[str, ...]
     good: list[ImageFile]
@@ -52,7 +59,10 @@ class FoundImages(NamedTuple):
 
 
 def check_keys(keys: Path, name: str) -> None:
-    """Refuse a folder that is not the whole folder of keys of the site of this name."""
+    """Refuse a folder that is not the complete folder of keys of the site called `name`.
+
+    The error says which folder to give instead, where that can be seen.
+    """
     missing = [file for file in KEY_FILES if not (keys / file).is_file()]
     if missing:
         raise ProtofedError(f"{keys} lacks {', '.join(missing)}", hint=_other_folder(keys, name))
@@ -67,7 +77,10 @@ def check_keys(keys: Path, name: str) -> None:
 
 
 def read_site_card(keys: Path) -> dict[str, object]:
-    """What a folder of keys says of its site; nothing where it is not readable."""
+    """What ``site.json`` in a folder of keys says: the site's name and its server.
+
+    Empty if it cannot be read.
+    """
     try:
         return dict(json.loads((keys / "site.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -110,11 +123,14 @@ def _content_fault(keys: Path) -> str:
     if private.public_key() != public:
         return f"{keys}: site.key and site.pub do not belong together"
     told = read_site_card(keys).get("name")
-    return "" if told else f"{keys / 'site.json'} does not say what the site is called"
+    return "" if told else f"{keys / 'site.json'} does not name the site"
 
 
 def look_at_images(data: Path, name: str) -> FoundImages:
-    """What a site's folder of images holds; one in which no image can be is refused."""
+    """Look at a site's folder of images; refuse one in which no image can be.
+
+    The error of a folder that is one level too high names the right one.
+    """
     try:
         return _look(data, name)
     except ProtofedError as fault:
@@ -146,14 +162,17 @@ def _own_level(data: Path, name: str) -> str:
 
 
 SECONDS = 10  # for a connection, and for an answer
-SOON = 14 * 86400  # seconds before its end at which a certificate is told of
+SOON = 14 * 86400  # seconds before its end at which a certificate is reported
 # Flower refuses signatures that are older than 300 s, or from a future of more than 5 s.
 MOST_BEHIND, MOST_AHEAD = 300, 5
 NOTHING = "/v1/fleet/nothing"  # passes the gate with a known signature, and is nowhere behind it
 
 
 class ServerProbe(NamedTuple):
-    """What came back from one request."""
+    """What came back from one request to a server: its status, its clock, its certificate.
+
+    `asked` is our own clock in the middle of the exchange.
+    """
 
     status: int
     date: str
@@ -162,7 +181,10 @@ class ServerProbe(NamedTuple):
 
 
 def probe_server(text: str, keys: Path | None) -> Iterator[CheckLine]:
-    """The lines on a server's address, certificate, gate and clock."""
+    """Check a server's address, certificate, gate and clock; a line for each.
+
+    Stops at the first that makes the next impossible.
+    """
     try:
         address = parse_address(text)
         socket.create_connection(address, SECONDS).close()
@@ -173,13 +195,13 @@ def probe_server(text: str, keys: Path | None) -> Iterator[CheckLine]:
     try:
         seen = request_health(address, keys)
     except ssl.SSLCertVerificationError as fault:
-        told = f"{fault.verify_message}; it was held against {(keys or Path()) / 'ca.crt'}"
+        told = f"{fault.verify_message}; it was checked against {(keys or Path()) / 'ca.crt'}"
         yield CheckLine(
-            "certificate", False, told, "is this the federation's server? ask who runs it"
+            "certificate", False, told, "is this the federation's server? ask the coordinator"
         )
         return
     except (OSError, http.client.HTTPException) as fault:
-        told = f"cannot be looked at: {fault or type(fault).__name__}"
+        told = f"cannot be checked: {fault or type(fault).__name__}"
         yield CheckLine("certificate", False, told, f"{NETWORK} is ca.crt with the keys?")
         return
     yield from check_certificate(seen, address)
@@ -188,20 +210,21 @@ def probe_server(text: str, keys: Path | None) -> Iterator[CheckLine]:
 
 
 def check_registration(text: str, keys: Path) -> CheckLine:
-    """Whether the server knows a site's key: it is asked for nothing, but with a signature."""
+    """Check whether the server knows a site's key.
+
+    Sends an empty signed request, which passes the gate only with a known key.
+    """
     link = _link(parse_address(text), keys)
     try:
         headers = SiteKey(keys / "site.key").headers()
         link.request("POST", NOTHING, b"", headers)
         known = link.getresponse().status != 401
     except (OSError, http.client.HTTPException) as fault:
-        return CheckLine(
-            "registered", None, f"cannot be looked at: {fault or type(fault).__name__}"
-        )
+        return CheckLine("registered", None, f"cannot be checked: {fault or type(fault).__name__}")
     finally:
         link.close()
     text = "the server knows this key" if known else "the server does not know this key"
-    fix = "ask who runs it: the file site.pub belongs into its folder server/sites"
+    fix = "ask the coordinator to put site.pub into the server's folder server/sites"
     return CheckLine("registered", known, text, fix)
 
 
@@ -213,7 +236,10 @@ def _link(address: ServerAddress, keys: Path | None) -> http.client.HTTPConnecti
 
 
 def request_health(address: ServerAddress, keys: Path | None) -> ServerProbe:
-    """Ask for something that a guarded server refuses."""
+    """Ask a server for something that the gate refuses to everybody.
+
+    The answer shows its clock, its certificate, and whether there is a gate.
+    """
     link = _link(address, keys)
     try:
         link.connect()
@@ -229,7 +255,7 @@ def request_health(address: ServerAddress, keys: Path | None) -> ServerProbe:
 
 
 def check_certificate(seen: ServerProbe, address: ServerAddress) -> Iterator[CheckLine]:
-    """How long the certificate holds, which has been verified by now."""
+    """Check how long the certificate holds; its signature has been verified by then."""
     if seen.ends is None:
         local = address.host in ("localhost", "127.0.0.1", "::1")
         text = "none, as no keys were given: anybody on the way can read and change everything"
@@ -243,7 +269,7 @@ def check_certificate(seen: ServerProbe, address: ServerAddress) -> Iterator[Che
 
 
 def check_gate(seen: ServerProbe) -> CheckLine:
-    """Whether a gate stands before Flower."""
+    """Check that a gate stands before Flower: a stranger's request must get a 403."""
     if seen.ends is None or seen.status == 403:
         text = "closed to all but sites" if seen.ends else "none, as no keys were given"
         return CheckLine("gate", True if seen.ends else None, text)
@@ -255,7 +281,10 @@ def check_gate(seen: ServerProbe) -> CheckLine:
 
 
 def check_clock(seen: ServerProbe) -> CheckLine:
-    """How far this machine's clock is from the server's."""
+    """Check how far this machine's clock is from the server's.
+
+    Flower refuses signatures that are too old, or from the future.
+    """
     try:
         ahead = round(seen.asked - parsedate_to_datetime(seen.date).timestamp() - 0.5)
     except ValueError:
@@ -274,7 +303,11 @@ LEAST_DISK, LEAST_MEMORY = 2 * GB, 1 * GB
 
 
 def run_preflight(site: JoiningSite) -> list[CheckLine]:
-    """Look at all that a site needs to take part; nothing is changed anywhere."""
+    """Check everything a site needs to take part, without changing anything anywhere.
+
+    Covers the server, the keys, the installed versions, the policy, the images, and room on disk
+    and in memory; returns a line per check.
+    """
     lines = [*probe_server(site.server, site.keys), *_key(site)]
     if site.keys and all(line.ok is not False for line in lines):
         lines.append(check_registration(site.server, site.keys))
@@ -304,7 +337,7 @@ def _key(site: JoiningSite) -> Iterator[CheckLine]:
         yield _failed("key", fault)
         return
     except ImportError:
-        yield CheckLine("key", False, "cannot be looked at", "pip install 'protofed[flower]'")
+        yield CheckLine("key", False, "cannot be checked", "pip install 'protofed[flower]'")
         return
     private = site.keys / "site.key"
     mode = private.stat().st_mode & 0o777

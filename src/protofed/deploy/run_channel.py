@@ -37,11 +37,17 @@ GONE = "the server on this machine has ended, or has ended this run"
 
 
 class ServerGoneError(ProtofedError):
-    """The server itself does not answer any more; no site is to blame for that."""
+    """The server itself does not answer any more; no site is to blame for that.
+
+    It ends the run, which can be resumed, where a site's failure only leaves it out of a round.
+    """
 
 
 class ArrivingAnswer(NamedTuple):
-    """An answer whose objects are on their way to the server, or from it."""
+    """An answer whose objects are still being fetched.
+
+    `number` is Flower's name of the message that brings it.
+    """
 
     number: str  # Flower's name of the message that brings it
     parts: ObjectCollector

@@ -32,12 +32,16 @@ SECRET = "secret"  # the file with the word that opens the SuperLink
 
 
 class RunningServer(NamedTuple):
-    """A server that runs on this machine, as `submit` finds it."""
+    """A server that runs on this machine, as `submit` finds it.
+
+    `port` is that of Flower's SuperLink, `ca` the file of its authority ("" without TLS), `sites`
+    are those with a registered key, and `secret` opens it to its owner.
+    """
 
     port: int  # of the SuperLink
-    ca: str  # who signs for it; "" without TLS
+    ca: str  # file of the authority that signs for it; "" without TLS
     sites: tuple[str, ...]  # whose keys are registered
-    secret: str = ""  # which opens it to who may read the server's files
+    secret: str = ""  # opens it to those who can read the server's files
 
     @property
     def url(self) -> str:
@@ -46,7 +50,10 @@ class RunningServer(NamedTuple):
 
 
 def state_folder(name: str) -> Path:
-    """Where a server or a site keeps its files: below $PROTOFED_HOME, else ~/.protofed."""
+    """Where a server or a site keeps its files: below $PROTOFED_HOME, else ~/.protofed.
+
+    `name` is ``server`` or ``site-NAME``.
+    """
     root = os.environ.get("PROTOFED_HOME")
     return (Path(root).expanduser() if root else Path.home() / ".protofed") / name
 
@@ -113,7 +120,7 @@ def _follow_keys(
     record: Callable[[tuple[str, ...]], None],
     ended: threading.Event,
 ) -> str:
-    """Register the sites' keys, and go on doing so as the folder changes; words for people."""
+    """Register the sites' keys, and keep doing so as the folder changes; return text for people."""
     from protofed.deploy.flower_client import FlowerClient
     from protofed.deploy.flower_server import KeyRegistry
 
@@ -132,7 +139,7 @@ def _follow_keys(
 
 
 def _busy(home: Path) -> str:
-    """What to say where another server has its files."""
+    """The error of a second server with the same home."""
     record = home / RECORD
     told = read_json_table(record) if record.exists() else {}
     who = f" (process {told['pid']}, on {told['listens']})" if "pid" in told else ""
@@ -143,7 +150,7 @@ def _busy(home: Path) -> str:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Stop where the public port cannot be had: Flower's server takes long to say so."""
+    """Stop if the public port cannot be had; Flower's server would take long to report it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
@@ -166,7 +173,7 @@ def _superlink(server: RunningServer, own: Path | None) -> list[str]:
 
 
 class ProcessLog:
-    """What a process has written since it was started."""
+    """The log file of a process, from where it stood when the process was started."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -200,7 +207,7 @@ def _names(own: Path | None) -> tuple[str, ...]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """A port of this machine that is free now; another program may take it."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         return int(probe.getsockname()[1])
@@ -216,7 +223,7 @@ def _await(link: ChildProcess, server: RunningServer, log: ProcessLog) -> None:
 
 
 def is_healthy(server: RunningServer) -> bool:
-    """Whether a SuperLink answers."""
+    """Whether the SuperLink of a server answers, within five seconds."""
     if server.ca:
         trust = ssl.create_default_context(cafile=server.ca)
         link: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -241,7 +248,7 @@ def _stand(
     log: ProcessLog,
     ready: Callable[[], None],
 ) -> None:
-    """Until somebody stops this process, or the SuperLink ends."""
+    """Run until this process is stopped, or the SuperLink ends."""
     if own is None:
         ready()
         link.process.wait()
@@ -261,7 +268,10 @@ def _stand(
 
 
 def find_server(home: Path) -> RunningServer:
-    """The server that runs on this machine with its files in a folder."""
+    """The server that runs on this machine with its files in `home`.
+
+    It is an error if there is none, or if it does not answer.
+    """
     record = home / RECORD
     if record.exists():
         told = read_json_table(record)

@@ -1,7 +1,7 @@
 """The process of a site that speaks with the server; it holds no torch and cannot read the images.
 
 This stands where Flower's SuperNode would. A SuperNode fetches the app of a run and starts it; here
-no app is ever fetched, and letters of runs under any app but ours are refused unread.
+no app is ever fetched, and requests of runs under any app but ours are refused unread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protofed.deploy.worker_socket import NO_QUESTION, ask_worker
 from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_pipe, stop_on_sigterm
 
-HEARTBEAT = 12.0  # seconds; who misses two of them is gone
+HEARTBEAT = 12.0  # seconds; a site that misses two of them is offline
 BEAT_EVERY = 5.0  # seconds
 PARTS_SECONDS = 60.0  # for the parts of a message that is announced
 PAUSE = 0.05  # seconds between two looks for them
@@ -122,7 +122,7 @@ class FleetConnection:
         self.client.close()
 
 
-LOOK = 0.3  # seconds between two looks for letters
+LOOK = 0.3  # seconds between two looks for requests
 RETRY = 3.0  # seconds before a server is tried again
 PATIENCE = 120.0  # seconds for a worker that is being started again
 MOST_RECORDED = 2 << 20  # bytes of lines on foreign apps
@@ -132,7 +132,12 @@ CHECK = "the preflight check of `protofed join` says more"
 
 
 class SiteLink:
-    """Goes online, carries letters to the worker and answers back, and goes online again."""
+    """Keeps a site online, and carries requests to its worker and answers back.
+
+    `folder` is the only one it may write to; `most` is the largest request in bytes. It passes on
+    bytes that it does not interpret. Requests of runs under any app but protofed's are refused,
+    printed and recorded.
+    """
 
     def __init__(self, server: str, name: str, keys: Path | None, folder: Path, most: int):
         self.server, self.name, self.keys, self.most = server, name, keys, most
@@ -141,21 +146,21 @@ class SiteLink:
         self.last = ""
 
     def run(self, socket: Path) -> None:
-        """Until this process is ended."""
+        """Work until this process is ended; a lost connection is made again."""
         while True:
-            line = FleetConnection(self.server, self.keys)
+            connection = FleetConnection(self.server, self.keys)
             try:
-                self.number.write_text(f"{line.open(self._before())}\n")
-                self.tell(f"joined {self.server}")
+                self.number.write_text(f"{connection.open(self._before())}\n")
+                self.report(f"joined {self.server}")
                 while True:
-                    if not self._work(line, socket):
+                    if not self._work(connection, socket):
                         time.sleep(LOOK)
             except CallError as fault:
-                self.tell(f"{self._reason(fault)}; trying again")
+                self.report(f"{self._reason(fault)}; trying again")
             except (ProtofedError, OSError) as fault:  # what a server sends must not end this
-                self.tell(f"{self.server}: {fault}; trying again")
+                self.report(f"{self.server}: {fault}; trying again")
             finally:
-                line.close()
+                connection.close()
             time.sleep(RETRY)
 
     def _before(self) -> int:
@@ -166,49 +171,49 @@ class SiteLink:
             return 0
         return int(told) if told.isdecimal() and self.keys else 0
 
-    def _work(self, line: FleetConnection, socket: Path) -> bool:
-        """Carry one letter, if one waits."""
+    def _work(self, connection: FleetConnection, socket: Path) -> bool:
+        """Carry one request, if one waits."""
         try:
-            letter = line.next_request()
-            if letter is None:
+            request = connection.next_request()
+            if request is None:
                 return False
-            self._carry(line, letter, socket)
+            self._carry(connection, request, socket)
         except CallError as fault:
             if fault.status in (0, 401) or fault.may_pass:
                 raise  # the server has gone, or does not know this site any more
-            self.tell(f"a message was lost: {fault}")
+            self.report(f"a message was lost: {fault}")
             return False  # which is followed by a pause
         except (ProtofedError, TimeoutError) as fault:
-            self.tell(f"a message was refused: {fault}")
+            self.report(f"a message was refused: {fault}")
             return False
         return True
 
-    def _carry(self, line: FleetConnection, letter: WaitingRequest, socket: Path) -> None:
-        if not self._is_ours(line, letter):
-            line.refuse(letter, "this site runs no app but protofed's own")
+    def _carry(self, connection: FleetConnection, request: WaitingRequest, socket: Path) -> None:
+        if not self._is_ours(connection, request):
+            connection.refuse(request, "this site runs no app but protofed's own")
             return
         began = time.monotonic()
         try:
-            content = line.content(letter, self.most)
+            content = connection.content(request, self.most)
             answer = ask_worker(socket, content, PATIENCE)
             if answer == NO_QUESTION:
                 raise ProtofedError("not a question of protofed's")
         except (ProtofedError, TimeoutError) as fault:
             if not isinstance(fault, CallError):
-                line.refuse(letter, str(fault))
+                connection.refuse(request, str(fault))
             raise
-        line.answer(letter, answer, time.monotonic() - began)
+        connection.answer(request, answer, time.monotonic() - began)
 
-    def _is_ours(self, line: FleetConnection, letter: WaitingRequest) -> bool:
-        """Whether a run was started with our bundle; any other app is told of and recorded."""
-        if letter.run not in self.ours:
-            app, found = line.app_of_run(letter.run)
+    def _is_ours(self, connection: FleetConnection, request: WaitingRequest) -> bool:
+        """Whether a run was started with our bundle; any other app is reported and recorded."""
+        if request.run not in self.ours:
+            app, found = connection.app_of_run(request.run)
             while len(self.ours) >= MOST_RUNS:
                 self.ours.pop(next(iter(self.ours)))
-            self.ours[letter.run] = found == bundle_hash()
-            if not self.ours[letter.run]:
+            self.ours[request.run] = found == bundle_hash()
+            if not self.ours[request.run]:
                 self._report(app, found)
-        return self.ours[letter.run]
+        return self.ours[request.run]
 
     def _report(self, app: str, found: str) -> None:
         print_line(
@@ -228,25 +233,25 @@ class SiteLink:
             return f"{self.server} does not answer ({NETWORK})"
         if ALREADY_ONLINE in str(fault):
             return (
-                f"{self.server} takes {self.name} to be there already: after a crash that lasts "
-                f"half a minute; if it stays so, another `join` has the same keys"
+                f"{self.server} believes {self.name} to be online already: after a crash this "
+                f"lasts half a minute; if it persists, another `join` uses the same keys"
             )
         if fault.status == 401:
             return (
                 f"{self.server} refuses the key of {self.name}: it is not registered there, or "
-                f"the clocks differ; ask who runs the server; {CHECK}"
+                f"the clocks differ; ask the coordinator; {CHECK}"
             )
         return f"{self.server} {fault}"
 
-    def tell(self, text: str) -> None:
-        """Say something, unless it was the last thing said."""
+    def report(self, text: str) -> None:
+        """Print a line, unless it was the last one printed."""
         if text != self.last:
             self.last = text
             print_line(text)
 
 
 def link_main() -> None:
-    """Speak with the server until the parent ends."""
+    """Run the link of a site until its parent ends: ``python -m protofed.deploy.site_link``."""
     parser = argparse.ArgumentParser()
     for name in ("server", "name", "folder", "socket", "most", "life", "keys"):
         parser.add_argument(f"--{name}", required=name != "keys")

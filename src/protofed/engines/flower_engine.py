@@ -34,7 +34,10 @@ MOST_NAMED = 5  # sites in one report
 
 
 class NoAnswer(NamedTuple):
-    """Why a site has not answered; one that went offline may come back and be asked again."""
+    """Why a site has not answered.
+
+    One that went `offline` may come back, and is then asked again.
+    """
 
     reason: str
     offline: bool = False
@@ -53,7 +56,7 @@ class OnlineSite(NamedTuple):
 
 
 class OutgoingRequest(NamedTuple):
-    """What a site is sent, and how many bytes its answer may have."""
+    """A packed request to a site, and how many bytes its answer may have."""
 
     content: bytes
     max_answer_bytes: int
@@ -79,7 +82,10 @@ class RequestChannel(Protocol):
 
 
 class PendingExchange:
-    """One request to each of some sites: who has yet to be sent it, who to answer, who did."""
+    """The state of one exchange: which sites have yet to be sent their request, or to answer.
+
+    `absent` sites are not online or were lost, `waiting` ones have been sent their request.
+    """
 
     def __init__(self, requests: Mapping[str, OutgoingRequest]):
         self.requests = requests
@@ -236,7 +242,7 @@ def _name(answer: bytes | NoAnswer) -> str:
     if isinstance(answer, NoAnswer):
         return ""
     try:
-        name = check_response(unpack_tree(answer, most=FRAME), SiteRequest("hello").question).told
+        name = check_response(unpack_tree(answer, most=FRAME), SiteRequest("hello").question).text
     except ProtofedError:
         return ""
     return name if SITE_NAME.fullmatch(name) else ""
@@ -246,7 +252,11 @@ MOST_REASON = 300
 
 
 class RunInfo(NamedTuple):
-    """What the sites are told of a run with every message."""
+    """What every site learns of a run with every request.
+
+    `name` is the one under which they keep their states, `brief` is JSON: the spec, and what the
+    sites have agreed on.
+    """
 
     name: str  # states are kept under it
     brief: str  # JSON: the spec and what the sites have agreed on
@@ -254,34 +264,41 @@ class RunInfo(NamedTuple):
 
 
 class SiteRoster(NamedTuple):
-    """Who takes part: the clients' sites by name, and how many test images each site has."""
+    """Which sites take part: each client's site by name, and each site's number of test images."""
 
     clients: Mapping[ClientId, str]
     tests: Mapping[str, int]
 
 
 class FlowerEngine(Generic[S, C]):
-    """Asks sites by name; one that does not answer within the deadline is left out of the leg."""
+    """The engine of a real federation: asks sites by name, over a `SiteMessenger`.
+
+    A site that does not answer within `deadline` seconds is left out of the exchange; sites that
+    are offline are waited for only while there are fewer than `least` answers. Private states stay
+    at the sites, so there is nothing to save or load here. `note` receives failed replies, `tell`
+    lines for people.
+    """
 
     def __init__(
         self,
-        post: SiteMessenger,
+        messenger: SiteMessenger,
         method: Method[S, C],
         server: Site,
-        fleet: SiteRoster,
+        roster: SiteRoster,
         run: RunInfo,
         deadline: float,
         least: int,
         note: Callable[[RoundEvent], None],
         tell: Callable[[str], None],
     ):
-        self.post, self.method, self.server, self.fleet, self.run = post, method, server, fleet, run
+        self.messenger, self.method, self.server = messenger, method, server
+        self.roster, self.run = roster, run
         self.deadline, self.least, self.note, self.tell = deadline, least, note, tell
         self.session = secrets.token_hex(8)
         self.start: int | None = None  # the first round of this session
         self.finished = 0
         self.saved: list[int] = []  # rounds behind the checkpoints of this session
-        self.told: set[str] = set()  # what was reported, to report it once
+        self.reported: set[str] = set()  # what was reported, to report it once
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -293,18 +310,18 @@ class FlowerEngine(Generic[S, C]):
             id(received): received for received in messages.values()
         }  # a broadcast is packed once
         packed = {
-            key: self._letter("train", received, context) for key, received in different.items()
+            key: self._packed("train", received, context) for key, received in different.items()
         }
-        names = {client: self.fleet.clients[client] for client in messages}
+        names = {client: self.roster.clients[client] for client in messages}
         held = {
             client: expected_reply(self.method, self.server, client, received, context)
             for client, received in messages.items()
         }
-        letters = {
+        requests = {
             names[client]: OutgoingRequest(packed[id(received)], held[client].max_bytes)
             for client, received in messages.items()
         }
-        answers = self.post.ask(letters, self.deadline, self.least)
+        answers = self.messenger.ask(requests, self.deadline, self.least)
         replies = {}
         for client in messages:
             try:
@@ -316,7 +333,7 @@ class FlowerEngine(Generic[S, C]):
                 self._note(context, client, str(fault))
         return replies
 
-    def _letter(self, what: str, received: Message, context: RoundContext) -> bytes:
+    def _packed(self, what: str, received: Message, context: RoundContext) -> bytes:
         floor = self.saved[-2] if len(self.saved) > 1 else 0
         start = self.start or 0
         run, session = self.run.name, self.session
@@ -330,34 +347,38 @@ class FlowerEngine(Generic[S, C]):
         )
 
     def _note(self, context: RoundContext, client: ClientId, reason: str) -> None:
-        site = self.fleet.clients[client]
+        site = self.roster.clients[client]
         self.note(RoundEvent(context, client, printable_text(f"{site}: {reason}", MOST_REASON)))
 
     def score(
         self, received: Message, who: Sequence[ClientId]
     ) -> dict[ClientId, dict[str, Tallies]]:
-        """Each site counts on its own test images; of a client's own model only there."""
-        clients = {name: client for client, name in self.fleet.clients.items()}
-        everyone = [*self.fleet.tests] if SERVER in who else [self.fleet.clients[c] for c in who]
+        """Let each site count right answers on its own test images.
+
+        A client's own model is scored at its site only. A site that does not answer is missing from
+        the result, and is reported once.
+        """
+        clients = {name: client for client, name in self.roster.clients.items()}
+        everyone = [*self.roster.tests] if SERVER in who else [self.roster.clients[c] for c in who]
         step = RoundContext(self.finished, self.run.rounds)
-        letter = OutgoingRequest(self._letter("score", received, step), FRAME)
-        answers = self.post.ask(dict.fromkeys(everyone, letter), self.deadline)
+        request = OutgoingRequest(self._packed("score", received, step), FRAME)
+        answers = self.messenger.ask(dict.fromkeys(everyone, request), self.deadline)
         rows: dict[ClientId, dict[str, Tallies]] = {client: {} for client in who}
         for name in everyone:
             try:
-                told = self._checked(
+                counts = self._checked(
                     unpack_tree(_there(answers[name]), most=FRAME), "score", step
-                ).told
+                ).text
                 row = rows[SERVER if SERVER in rows else clients[name]]
-                row[name] = counts_from_json(told, self.fleet.tests[name])
+                row[name] = counts_from_json(counts, self.roster.tests[name])
             except ProtofedError as fault:
                 self._tell_once(f"{name} has not scored: {fault}")
         return rows
 
     def _tell_once(self, text: str) -> None:
         """Report something that may be so in every round; it stands in the scores each time."""
-        if text not in self.told:
-            self.told.add(text)
+        if text not in self.reported:
+            self.reported.add(text)
             self.tell(printable_text(text, MOST_REASON))
 
     def save(self, folder: Path) -> None:
@@ -368,7 +389,7 @@ class FlowerEngine(Generic[S, C]):
         """Nothing to read: the next message's round tells the sites where the run stands."""
 
     def close(self) -> None:
-        """Nothing runs here; the sites go on waiting for messages."""
+        """Nothing runs here; the sites keep waiting for requests."""
 
 
 def _there(answer: bytes | NoAnswer) -> bytes:
