@@ -77,7 +77,7 @@ def test_keys_that_are_not_whole_are_refused(site: JoiningSite, keys: Path, tmp_
     (own / "site.pub").write_bytes((keys / "south" / "site.pub").read_bytes())
     assert "do not belong together" in refusal(site._replace(keys=own))
     (own / "site.key").unlink()
-    assert "lacks site.key\nask who made the keys" in refusal(site._replace(keys=own))
+    assert "lacks site.key\nask the coordinator" in refusal(site._replace(keys=own))
 
 
 def test_a_folder_without_images_is_refused(site: JoiningSite, tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ from protofed.experiment.remote_experiment import (
 )
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell, default_folder
-from protofed.federation.build import Federation
 from protofed.federation.remote_sites import (
     SiteDescription,
     agreed_classes,
@@ -193,31 +192,18 @@ def coordinate_run(messenger: SiteMessenger, job: SubmittedJob, listener: JobLis
     with torch_threads(experiment.threads), folder.locked():
         folder.open(experiment)
         name = _run_name(folder, offers, experiment.digest)
-        told = RunInfo(name, run_description(experiment, offers), experiment.rounds)
+        about = RunInfo(name, run_description(experiment, offers), experiment.rounds)
         roster = SiteRoster(remote_clients(experiment), test_sizes(experiment, offers))
+        method, server, least = experiment.method, federation.server, experiment.min_clients
 
-        def hire(tell: Tell, note: Note) -> Engine:
-            return _engine(
-                messenger, experiment, federation, roster, told, job.deadline, note, tell
-            )
+        def make_engine(tell: Tell, note: Note) -> Engine:
+            where = messenger, method, server, roster, about
+            return FlowerEngine(*where, job.deadline, least, note, tell)
 
-        with closing(ExperimentRun(experiment, experiment.method, folder, federation, hire)) as run:
+        run = ExperimentRun(experiment, method, folder, federation, make_engine)
+        with closing(run):
             run.play(listener.watch)
     return folder
-
-
-def _engine(
-    messenger: SiteMessenger,
-    experiment: Experiment,
-    federation: Federation,
-    roster: SiteRoster,
-    told: RunInfo,
-    deadline: float,
-    note: Note,
-    tell: Tell,
-) -> FlowerEngine[Any, Any]:
-    method, server, least = experiment.method, federation.server, experiment.min_clients
-    return FlowerEngine(messenger, method, server, roster, told, deadline, least, note, tell)
 
 
 def _run_name(folder: RunDir, offers: Sequence[SiteDescription], digest: str) -> str:
