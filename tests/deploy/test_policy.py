@@ -134,12 +134,12 @@ def test_a_method_says_whether_it_weighs_by_counts(name: str) -> None:
     """The result is the same without the counts, or the policy refuses the method beforehand."""
     method, hiding = ALL[name], SitePolicy(min_examples=1, send_counts=False)
     if untouched(name, hiding):
-        assert not method.uses_prototype_counts
+        assert not method.payload.counts
         return
     plain = played(method, SitePolicy(min_examples=1), [])
     hidden = played(method, hiding, [])
     same = tree.equal(models(plain), models(hidden))
-    assert same == (hiding.allows(method, 1) is None) == (not method.uses_prototype_counts)
+    assert same == (hiding.allows(method, 1) is None) == (not method.payload.counts)
 
 
 def models(server: Any) -> object:
