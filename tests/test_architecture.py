@@ -23,7 +23,7 @@ ROOMS = (  # each may import those before it that it names
     ("data", ("errors", "runtime", "core")),
     ("engines", ("errors", "runtime", "core")),
     ("spec", ("errors", "runtime", "core", "methods", "nets", "data")),
-    ("federation", ("errors", "runtime", "core", "nets", "data", "engines", "spec")),
+    ("federation", ("errors", "runtime", "core", "methods", "nets", "data", "engines", "spec")),
     ("testing", ("core", "engines", "federation")),
     (
         "experiment",
