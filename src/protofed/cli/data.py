@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -88,7 +89,7 @@ def show_method(
     if as_json:
         typer.echo(json.dumps(about, indent=2))
         return
-    typer.echo(f"{about['label']}: {method.__doc__}")
+    typer.echo(f"{about['label']}: {inspect.getdoc(method)}\n")
     typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
     if about["caveat"]:
         typer.echo(f"* {about['caveat']}")
@@ -185,7 +186,8 @@ def _whence(entry: BenchmarkInfo) -> str:
 
 def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
     """All that is known of a method without running it."""
-    about = {"name": name, **method.info._asdict(), "summary": method.__doc__}
+    summary = (inspect.getdoc(method) or "").partition("\n")[0]
+    about = {"name": name, **method.info._asdict(), "summary": summary}
     made = method()
     about |= {**made.payload._asdict(), "needs": list(made.needs)}
     known: dict[str, FieldInfo] = vars(method)["__pydantic_fields__"]
