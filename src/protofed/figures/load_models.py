@@ -55,7 +55,7 @@ def model_owner(run: TrainedRun) -> str:
     return f"client {min(run.federation.sites)}" if run.method.personal else ""
 
 
-def test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen:
+def choose_test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen:
     """The test images of a domain, or of all; those of no image are left out."""
     tests = run.federation.tests
     if domain is not None:
