@@ -28,7 +28,7 @@ def card_command(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> No
         echo_line(line)
 
 
-Kind = Literal["onnx", "safetensors", "torchscript"]
+Kind = Literal["onnx", "safetensors"]
 
 
 def export_command(
