@@ -21,6 +21,7 @@ from protofed.analysis.comparison_table import format_spread as scored
 from protofed.analysis.statistics import PairedDifference
 from protofed.experiment.model_card import repeat_command
 from protofed.experiment.result import mark_unseen
+from protofed.federation.remote_sites import counts_kept_back
 from protofed.report.charts import score_bar, stacked_bar
 from protofed.report.load_runs import ReportRun, flatten_spec
 from protofed.runtime.atomic_io import format_bytes
@@ -291,22 +292,35 @@ def auxiliary_table(runs: Sequence[ReportRun]) -> HtmlTable | None:
 
 
 def holdings_table(run: ReportRun) -> HtmlTable | None:
-    """How many images of each class every client holds."""
+    """How many training images each client holds: in all, and per class where that is known.
+
+    Classes get columns of their own up to `MOST_CLASSES` of them. Sites that told only their total
+    show "kept back" in place of their number of classes. None before the run has begun.
+    """
     if not run.parts:
         return None
-    names = list(dict.fromkeys(str(name) for part in run.parts for name in part["held"]))
-    names = sorted(names, key=_counting) if len(names) <= MOST_CLASSES else []
-    most = max((n for part in run.parts for n in part["held"].values()), default=1)
+    told = [part["held"] for part in run.parts if not counts_kept_back(part["held"])]
+    names = sorted({name for held in told for name in held}, key=_counting)
+    names = names if len(names) <= MOST_CLASSES else []
+    most = max((n for held in told for n in held.values()), default=1)
     rows = []
     for part in run.parts:
-        held: dict[str, int] = part["held"]
-        total = sum(held.values())
-        cells = [TableCell(f"client {part['client']}"), TableCell(str(part["domain"]))]
-        cells += [TableCell(str(total), total), TableCell(str(len(held)), len(held))]
-        rows.append(cells + [_counted(held.get(name, 0), most) for name in names])
+        total = sum(part["held"].values())
+        cells = [TableCell(f"client {part['client']}"), TableCell(part["domain"])]
+        rows.append(
+            [*cells, TableCell(str(total), total), *_class_cells(part["held"], names, most)]
+        )
     caption = f"Training images of each client by class (seed {run.seed})"
     head = ["client", "domain", "images", "classes", *names]
     return HtmlTable("holdings", caption, head, rows)
+
+
+def _class_cells(held: Mapping[str, int], names: Sequence[str], most: int) -> list[TableCell]:
+    """A client's number of classes, then its images of each of `names`."""
+    if counts_kept_back(held):
+        return [TableCell("kept back"), *(TableCell("-") for _ in names)]
+    counts = [_counted(held.get(name, 0), most) for name in names]
+    return [TableCell(str(len(held)), len(held)), *counts]
 
 
 def _counting(name: str) -> tuple[float, str]:
