@@ -86,7 +86,7 @@ def test_a_client_is_named_where_each_has_a_model(cli: Cli, played: Played) -> N
     folder = played("local")
     ended = cli("export", folder, "--to", "safetensors")
     assert ended.code == 2
-    assert "choose one with --client: 0 (neg), 1 (photo)" in ended.err
+    assert "clients: 0 (neg), 1 (photo)\nchoose one with --client" in ended.err
     ended = cli("export", folder, "--to", "safetensors", "--client", "7")
     assert "there is no client 7" in ended.err
     ended = cli("export", played(), "--to", "safetensors", "--client", "0")

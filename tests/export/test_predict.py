@@ -175,7 +175,9 @@ def test_a_place_that_cannot_hold_pictures_is_told(
     (tmp_path / "file").touch()
     for place, why in (("file", "it is a file"), ("file/below", "Not a directory")):
         ended = cli("predict", played(), photos, "--explain", place)
-        told = f"error: --explain {place}: {why}; name a folder to write to\n"
+        told = (
+            f"error: cannot write heat maps to {place}: {why}\nchoose another folder: --explain\n"
+        )
         assert (ended.code, ended.err.endswith(told)) == (2, True)
 
 

@@ -60,5 +60,5 @@ def test_the_same_runs_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
 def test_runs_on_other_data_are_refused(made: Made) -> None:
     with pytest.raises(ProtofedError, match="differ in data, partition"):
         draw_figure("domains", [made(), made(**FOUR)], FigureOptions())
-    with pytest.raises(ProtofedError, match="no use for --domain"):
+    with pytest.raises(ProtofedError, match="does not use the option 'domain'"):
         draw_figure("domains", [made()], FigureOptions(domain="print"))

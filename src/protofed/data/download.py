@@ -144,8 +144,8 @@ def download_benchmark(
         return False
     if state == "damaged" and not again:
         raise ProtofedError(
-            f"{folder} holds a file of {name} that its meta.json does not describe, or that is"
-            " damaged: move it away, or let --again replace it"
+            f"{folder} holds a file of {name} that is damaged or missing from its meta.json",
+            hint="move the file away, or replace it with <again>",
         )
     work = folder / f".get-{name}"
     work.mkdir(parents=True, exist_ok=True)
@@ -180,8 +180,8 @@ def _check_side(folder: Path, source: DataSource, side: int | None) -> None:
     if side and found != {side}:
         sizes = " or ".join(f"{n} pixels" if n else "a size not told" for n in found)
         raise ProtofedError(
-            f"{folder} holds these images in {sizes}, not {side}: leave --side {side} out, or let"
-            " --again replace them"
+            f"{folder} holds these images in {sizes}, not {side}",
+            hint=f"leave <side={side}> out, or replace the images with <again>",
         )
 
 
@@ -204,8 +204,8 @@ def _check_disk(root: Path, source: DataSource) -> None:
     need, free = DISK * source.size + ROOM, shutil.disk_usage(root).free
     if need > free:
         raise ProtofedError(
-            f"{root} has {free / 1e9:.1f} GB free, and about {need / 1e9:.1f} GB are needed;"
-            " make room, or choose another folder with --to"
+            f"{root} has {free / 1e9:.1f} GB free, and about {need / 1e9:.1f} GB are needed",
+            hint="free some space, or choose another folder with <to>",
         )
 
 

@@ -119,8 +119,8 @@ def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
             )
     except torch.onnx.OnnxExporterError as fault:
         raise ProtofedError(
-            f"torch cannot write {facts.method} with {facts.net} as ONNX\n"
-            "export it with --to safetensors"
+            f"torch cannot write {facts.method} with {facts.net} as ONNX",
+            hint="export it with <to=safetensors>",
         ) from fault
     assert program is not None  # it is only with dynamo=False
     made: ModelProto = program.model_proto
@@ -239,8 +239,9 @@ def compare_outputs(product: TrainedProduct, taken: LoadedModel) -> OutputDiffer
     if not (scores <= most and probabilities <= TOLERANCE):  # NaN is not
         raise ProtofedError(
             f"the check failed: on {len(taken.images)} {taken.kind} the file's scores differ from "
-            f"the run's by up to {scores:.2g}, and by up to {most:.2g} would be rounding\n"
-            "the file was removed; another --to may do"
+            f"the run's by up to {scores:.2g}; rounding explains at most {most:.2g}\n"
+            "the file was removed",
+            hint="another format may do: see <to>",
         )
     return OutputDifference(scores, probabilities, len(taken.images))
 

@@ -78,8 +78,8 @@ def last_convolution(net: Net) -> nn.Conv2d:
     found = [layer for layer in net.encoder.modules() if isinstance(layer, nn.Conv2d)]
     if not found:
         raise ProtofedError(
-            "Grad-CAM needs a net with convolutions; this one has none\n"
-            "run the method with another --net, for example moon-cnn"
+            "Grad-CAM needs a net with convolutions; this one has none",
+            hint="train with another net, for example <net=moon-cnn>",
         )
     return next((layer for layer in reversed(found) if layer.kernel_size != (1, 1)), found[-1])
 

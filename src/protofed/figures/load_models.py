@@ -62,7 +62,9 @@ def choose_test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen
         tests = {domain: tests[require_known_name("domain", domain, tests)]}
     found = {name: test for name, test in tests.items() if len(test)}
     if not found:
-        raise ProtofedError(f"{kind}: no test images in {', '.join(tests)}\nname another --domain")
+        raise ProtofedError(
+            f"{kind}: no test images in {', '.join(tests)}", hint="choose another <domain>"
+        )
     return found
 
 

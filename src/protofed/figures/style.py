@@ -68,9 +68,10 @@ class FigureOptions:
         """Refuse options that this kind of figure would leave unheard."""
         for field in fields(self):
             if field.name not in known and getattr(self, field.name) != field.default:
-                allowed = ", ".join(f"--{name}" for name in known) or "none"
+                used = ", ".join(f"<{name}>" for name in known) or "none"
                 raise ProtofedError(
-                    f"{kind} has no use for --{field.name}; options that it knows: {allowed}"
+                    f"{kind} does not use the option '{field.name}'",
+                    hint=f"options it uses: {used}",
                 )
 
 

@@ -306,8 +306,12 @@ def open_server(port: int, page: str) -> ReportServer:
             return ReportServer(tried, page)
         except OSError as fault:
             if fault.errno != errno.EADDRINUSE:
-                raise ProtofedError(f"--port {tried}: {fault.strerror}; choose another") from fault
-    raise ProtofedError(f"--port {port}: this and the next ports are taken; choose another")
+                raise ProtofedError(
+                    f"cannot listen on port {tried}: {fault.strerror}", hint="choose another <port>"
+                ) from fault
+    raise ProtofedError(
+        f"port {port} and the next ones are taken by other programs", hint="choose another <port>"
+    )
 
 
 def watch_report(
