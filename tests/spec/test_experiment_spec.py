@@ -13,7 +13,7 @@ from protofed.data.partition import DirichletPartition, SharesPartition
 from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
-from protofed.spec.experiment_spec import Data, Experiment
+from protofed.spec.experiment_spec import Data, Experiment, flatten_spec
 from protofed.spec.spec_parser import choose_named, parse_experiment, read_spec, set_field
 
 
@@ -245,3 +245,18 @@ def test_whatever_a_spec_holds_it_is_taken_or_explained(raw: dict[str, object]) 
         assert 1 <= len(told.splitlines()) <= 5
     else:
         assert parse_experiment(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_a_spec_becomes_flat_but_for_tables_by_domain() -> None:
+    raw = {
+        "method": {"name": "pgct", "base": {"name": "fpl", "tau": 0.5}},
+        "partition": {"clients": {"optical": 2}},
+        "seed": 3,
+    }
+    assert flatten_spec(raw) == {
+        "method.name": "pgct",
+        "method.base.name": "fpl",
+        "method.base.tau": 0.5,
+        "partition.clients": {"optical": 2},
+        "seed": 3,
+    }

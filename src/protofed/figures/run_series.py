@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protofed.analysis.finished_runs import APART, RunRecord, check_comparable, read_record
 from protofed.analysis.statistics import SeedSpread
@@ -14,31 +14,7 @@ from protofed.core.method import AnyMethod
 from protofed.errors import ProtofedError, require_known_name
 from protofed.federation.evaluation import DomainScores
 from protofed.figures.style import FigureOptions
-from protofed.methods.fedavg import FedAvg
-from protofed.spec.experiment_spec import Experiment
-
-
-def spec_fields(experiment: Experiment) -> dict[str, Any]:
-    """Every field of a spec by its path, as ``training.lr``; methods within methods are opened."""
-    found: dict[str, Any] = {}
-    for section, content in experiment.to_dict().items():
-        if isinstance(content, Mapping):
-            for name, value in content.items():
-                found |= _opened(f"{section}.{name}", value)
-        else:
-            found[section] = content
-    return found
-
-
-def _opened(path: str, value: object) -> dict[str, Any]:
-    """A method within a method by its fields; any other value as it is."""
-    if not isinstance(value, Mapping) or "name" not in value:
-        return {path: value}
-    return {
-        deep: leaf
-        for name, inner in value.items()
-        for deep, leaf in _opened(f"{path}.{name}", inner).items()
-    }
+from protofed.spec.experiment_spec import Experiment, flatten_spec
 
 
 def differing_fields(records: Sequence[RunRecord]) -> list[str]:
@@ -46,7 +22,7 @@ def differing_fields(records: Sequence[RunRecord]) -> list[str]:
 
     Fields that not all of them have follow from another that differs, as a partition's kind.
     """
-    tables = [spec_fields(record.experiment) for record in records]
+    tables = [flatten_spec(record.experiment.to_dict()) for record in records]
     return [
         path
         for path, value in tables[0].items()
@@ -58,7 +34,7 @@ def differing_fields(records: Sequence[RunRecord]) -> list[str]:
 
 def format_settings(record: RunRecord, paths: Sequence[str]) -> str:
     """Some fields of a run in words: ``mu=0.1, base=fpl``."""
-    fields = spec_fields(record.experiment)
+    fields = flatten_spec(record.experiment.to_dict())
     return ", ".join(f"{short_field_name(path)}={format_value(fields[path])}" for path in paths)
 
 
@@ -151,8 +127,9 @@ def missing_seed_notes(series: Sequence[RunSeries]) -> list[str]:
 
 
 def baseline_first(series: Sequence[RunSeries]) -> list[RunSeries]:
-    """The same series, FedAvg ahead, of which all other methods are changes."""
-    return sorted(series, key=lambda one: not isinstance(one.method, FedAvg))
+    """The same series with those of the baseline first: the method of a spec that names none."""
+    baseline = type(Experiment.model_fields["method"].default)
+    return sorted(series, key=lambda one: not isinstance(one.method, baseline))
 
 
 def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None) -> float:
@@ -238,7 +215,7 @@ def check_sweep_records(records: Sequence[RunRecord], paths: Sequence[str]) -> l
 
 def field_value(record: RunRecord, path: str) -> object:
     """A field of a run's spec."""
-    return spec_fields(record.experiment)[path]
+    return flatten_spec(record.experiment.to_dict())[path]
 
 
 def group_by_value(
@@ -247,7 +224,7 @@ def group_by_value(
     """The records by the values of some fields, as text; a run that lacks one stands apart."""
     found: dict[str, list[RunRecord]] = {}
     for record in records:
-        fields = spec_fields(record.experiment)
+        fields = flatten_spec(record.experiment.to_dict())
         found.setdefault(json.dumps([fields.get(path) for path in paths]), []).append(record)
     return found
 

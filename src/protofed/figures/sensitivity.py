@@ -32,7 +32,6 @@ from protofed.figures.run_series import (
     require_varied_fields,
     short_field_name,
     sorted_values,
-    spec_fields,
 )
 from protofed.figures.style import (
     BLACK,
@@ -47,6 +46,7 @@ from protofed.figures.style import (
     set_title,
     write_cells,
 )
+from protofed.spec.experiment_spec import flatten_spec
 
 DECADES = 1.3  # powers of ten between smallest and largest from which on the axis is logarithmic
 MOST_TICKS = 12
@@ -117,7 +117,7 @@ def _line(
 
 def _level(axes: Axes, series: RunSeries, path: str, place: int, options: FigureOptions) -> None:
     """A method that the field does not move: a black line across, dashed for the first."""
-    fields = spec_fields(series.records[0].experiment)
+    fields = flatten_spec(series.records[0].experiment.to_dict())
     words = f" ({short_field_name(path)}={format_value(fields[path])})" if path in fields else ""
     mean = accuracy_spread(series.records, options).mean
     line = LINES[1:][place % len(LINES[1:])]

@@ -15,7 +15,7 @@ from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import Holdings, World, load_spec
 from protofed.federation.evaluation import DomainScores, Evaluation
 from protofed.runtime.atomic_io import file_sha256
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Experiment, flatten_spec
 
 FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl", "done")
 
@@ -82,7 +82,7 @@ def _experiment(folder: Path) -> Experiment:
 
 def _labels(experiments: Sequence[Experiment]) -> list[str]:
     """The methods' labels; where one method runs with several settings, those that differ too."""
-    settings = [flatten_spec(experiment.to_dict()["method"]) for experiment in experiments]
+    settings = [spec_texts(experiment.to_dict()["method"]) for experiment in experiments]
     labels = [experiment.method.info.label for experiment in experiments]
     named = []
     for label, own in zip(labels, settings, strict=True):
@@ -93,16 +93,12 @@ def _labels(experiments: Sequence[Experiment]) -> list[str]:
     return named
 
 
-def flatten_spec(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested plain data as one level: ``training.lr`` -> ``0.01``."""
-    found: dict[str, str] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= flatten_spec(value, f"{name}.")
-        else:
-            found[name] = value if isinstance(value, str) else json.dumps(value)
-    return found
+def spec_texts(spec: Mapping[str, object]) -> dict[str, str]:
+    """A spec's values by dotted path, as a table shows them: ``training.lr`` -> ``0.01``."""
+    return {
+        path: value if isinstance(value, str) else json.dumps(value)
+        for path, value in flatten_spec(spec).items()
+    }
 
 
 def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:

@@ -23,7 +23,7 @@ from protofed.experiment.model_card import repeat_command
 from protofed.experiment.result import mark_unseen
 from protofed.federation.remote_sites import counts_kept_back
 from protofed.report.charts import score_bar, stacked_bar
-from protofed.report.load_runs import ReportRun, flatten_spec
+from protofed.report.load_runs import ReportRun, spec_texts
 from protofed.runtime.atomic_io import format_bytes
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
@@ -132,7 +132,7 @@ def _specs(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     images = spec["data"]  # a folder's are taken as they are on record: it may be gone
     data = images if isinstance(images["revision"], str) else {"name": images["name"]}
     said = {"data": data, "method": {"name": spec["method"]["name"]}}
-    return flatten_spec(spec), flatten_spec(parse_experiment(said).to_dict())
+    return spec_texts(spec), spec_texts(parse_experiment(said).to_dict())
 
 
 def _said(table: Mapping[str, str]) -> dict[str, str]:
@@ -185,7 +185,7 @@ def environment_table(runs: Sequence[ReportRun]) -> HtmlTable:
     """Versions and data behind the runs; several values where they differ."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        for key, value in flatten_spec(run.world).items():
+        for key, value in spec_texts(run.world).items():
             values = found.setdefault(key.replace("data.", "images of ", 1), [])
             values.extend([value] * (value not in values))
     rows = [[TableCell(key), TableCell(", ".join(values))] for key, values in found.items()]

@@ -293,3 +293,19 @@ class Experiment(SpecSection):
         plain["data"]["name"] = self.data.label
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def flatten_spec(spec: Mapping[str, object]) -> dict[str, object]:
+    """Nested plain data as one level, by dotted path, in the same order.
+
+    ``{"seed": 0, "training": {"lr": 0.1}}`` becomes ``{"seed": 0, "training.lr": 0.1}``; methods
+    within methods are opened too (``method.base.name``). A table by domain, as
+    ``partition.clients`` may be, is the value of one field and stays whole.
+    """
+    found: dict[str, object] = {}
+    for path, value in spec.items():
+        if isinstance(value, Mapping) and not path.startswith("partition."):
+            found |= flatten_spec({f"{path}.{name}": inner for name, inner in value.items()})
+        else:
+            found[path] = value
+    return found
