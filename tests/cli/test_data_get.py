@@ -97,7 +97,7 @@ def test_a_person_is_asked(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("get pacs", "give --to FOLDER, or set PROTOFED_DATA"),
+        ("get pacs", "pass --to FOLDER, or set PROTOFED_DATA"),
         ("get pasc --to a", "unknown public set 'pasc'; did you mean 'pacs'?"),
         ("get mnist --to a --side 64 --yes", "keep their size"),
         ("get pacs --to a --side 4", "8<=x<=512"),

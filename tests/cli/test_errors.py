@@ -36,7 +36,7 @@ def complaint(cli: Cli, *words: str | Path) -> str:
         ("run --method fedpox", ["'fedpox'; did you mean 'fedprox'?", "known: fedavg, "]),
         ("run --data pac", ["'pac'; did you mean 'pacs'?", "known: ", "digits-mini"]),
         ("run --net moon", ["error: net: unknown name 'moon'", "moon-mlp"]),
-        ("run --set rounds", ["error: --set rounds: write section.field=value"]),
+        ("run --set rounds", ["error: rounds: write section.field=value"]),
         ("run --set training.epoch=1", ["training.epoch: no such field", "'epochs'"]),
         ("run --set method.mu=1", ["method.mu: no such field", "known: none"]),
         ("run --method fedprox --set method.mu=nan", ["method.mu:", "finite number", "got nan"]),
@@ -144,7 +144,7 @@ def no_memory(*given: object) -> None:
         (
             "predict . a.png",
             "protofed.export.inference_module.load_trained_model",
-            "give a file of `protofed export`",
+            "use a file of `protofed export`",
         ),
         ("predict a.onnx a.png", "protofed.export.model_files.read_export", "end other programs"),
     ],

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from protofed.analysis.run_labels import add_settings
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import default_folder
 from protofed.spec.experiment_spec import Experiment
@@ -40,7 +41,7 @@ def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
         for setting in filter(None, settings.split(",")):
             own = set_field(own, f"method.{setting}")
         label = parse_method(own["method"]).info.label
-        variants.append(GridVariant(f"{label} ({settings})" if settings else label, own))
+        variants.append(GridVariant(add_settings(label, settings), own))
     return _distinct(variants)
 
 
@@ -56,7 +57,7 @@ def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
             GridVariant(label, {**whole, "method": {**table, **fields}})
             for label, fields in method.ablations.items()
         ),
-        GridVariant(f"{method.info.label} ({FULL})", whole),
+        GridVariant(add_settings(method.info.label, FULL), whole),
     ]
 
 

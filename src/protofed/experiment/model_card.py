@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from protofed.experiment.run_records import DoneRecord, World, load_spec
 from protofed.federation.evaluation import DomainScores
 from protofed.methods import METHODS
 from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
+from protofed.runtime.text_tables import TextTable, escape_markdown, markdown_list, markdown_table
 from protofed.spec.experiment_spec import Experiment, method_name
 
-Rows = Sequence[Sequence[str]]
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
@@ -66,12 +65,6 @@ def repeat_command(folder: Path, experiment: Experiment) -> str:
     return f"protofed run --spec {spec} --out {out}"
 
 
-def escape_markdown(text: object) -> str:
-    """A stranger's text as plain words: nothing in it is Markdown, HTML, or a new line."""
-    marked = re.sub(r"([\\`*_{}\[\]()#!|~$^]|^[-+])", r"\\\1", printable_text(str(text)))
-    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def _heading(experiment: Experiment) -> list[str]:
     about, nets = experiment.method.info, " and ".join(dict.fromkeys(experiment.nets))
     paper = ", ".join(filter(None, [about.title, f"{about.venue} {about.year or ''}".strip()]))
@@ -95,12 +88,18 @@ def _scores(result: RunResult) -> list[str]:
     ]
     rows += [[name, *(_percent(getattr(s, name)) for s in columns)] for name in ("mean", "worst")]
     head = ["accuracy % on", result.rules["last"], result.rules["last_five"]]
-    lines = ["## How well it does", "", *_table(head, rows), "", f"{_worst(result.last)}."]
+    lines = [
+        "## How well it does",
+        "",
+        markdown_table(TextTable(head, rows)),
+        "",
+        f"{_worst(result.last)}.",
+    ]
     if result.clients is not None:
         domains = list(result.last.domains)
         told = [[f"client {c}", *(_percent(row[d]) for d in domains)] for c, row in _of(result)]
         lines += ["", "Each client has a model of its own; the scores above are their mean.", ""]
-        lines += _table(["own model of", *domains], told)
+        lines += [markdown_table(TextTable(["own model of", *domains], told))]
     return lines
 
 
@@ -139,7 +138,7 @@ def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[
         f"domains {escape_markdown(', '.join(data.domains))}, at {seen}."
         + (f" Nobody trained on {escape_markdown(unseen)}." if unseen else ""),
         "",
-        *_table(head, rows),
+        markdown_table(TextTable(head, rows)),
     ]
 
 
@@ -158,7 +157,7 @@ def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
     return [
         "## What travelled",
         "",
-        *_table(["direction", "part", "bytes in the whole run"], rows),
+        markdown_table(TextTable(["direction", "part", "bytes in the whole run"], rows)),
         "",
         f"Who coordinates sees of each client, in each round that it takes part in: {up}; how "
         "many images it has; and what it reports, such as its loss. No image is part of a message. "
@@ -168,7 +167,6 @@ def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
 
 
 def _limits(experiment: Experiment, result: RunResult) -> list[str]:
-    notices = [f"- {escape_markdown(notice)}" for notice in result.notices]
     return [
         "## Limits",
         "",
@@ -183,7 +181,7 @@ def _limits(experiment: Experiment, result: RunResult) -> list[str]:
         "- It always answers with one of its classes, also for an image that shows none of "
         "them, and its probabilities have not been calibrated.",
         "- It was not validated for any use where a mistake does harm, and is no medical device.",
-        *notices,
+        *([markdown_list(result.notices)] if result.notices else []),
     ]
 
 
@@ -203,11 +201,3 @@ def _repeat(folder: Path, experiment: Experiment, result: RunResult, world: Worl
 
 def _percent(score: float | None) -> str:
     return "-" if score is None else f"{score:.2f}"
-
-
-def _table(head: Sequence[str], rows: Rows) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [
-        f"| {' | '.join(cell if cell == '---' else escape_markdown(cell) for cell in line)} |"
-        for line in lines
-    ]

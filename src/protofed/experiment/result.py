@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
@@ -14,6 +14,8 @@ from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import DoneRecord
 from protofed.federation.evaluation import DomainScores, Evaluation, last_5_mean, score_rules
 from protofed.runtime.atomic_io import file_sha256
+
+ScoreRule = Literal["last_five", "last"]  # mean of the last five evaluations, or the last one
 
 
 def mark_unseen(domain: str, unseen: str | None) -> str:
@@ -36,6 +38,10 @@ class RunResult:
     notices: tuple[str, ...]
     seconds: float
     unseen: str | None = None  # the domain that was left out of training
+
+    def scores(self, rule: ScoreRule) -> DomainScores:
+        """The accuracy by domain under one of the two rules; ``result.scores("last").mean``."""
+        return self.last_five if rule == "last_five" else self.last
 
     def named(self, domain: str) -> str:
         """A domain's name for a table: the unseen one is marked."""

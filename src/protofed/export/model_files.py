@@ -30,7 +30,7 @@ from protofed.export.inference_module import (
     freeze_site,
 )
 from protofed.federation.build import NOTHING, build_nets
-from protofed.runtime.atomic_io import atomic_write
+from protofed.runtime.atomic_io import atomic_write, rename_over
 from protofed.runtime.resources import is_out_of_memory
 from protofed.spec.spec_parser import spec_from_dict
 
@@ -221,7 +221,7 @@ def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDif
     try:
         atomic_write(beside, kind.content(taken.portable, taken.product.facts))
         found = compare_outputs(kind.read(beside), taken)
-        beside.replace(out)
+        rename_over(beside, out)
     finally:
         beside.unlink(missing_ok=True)
     return found

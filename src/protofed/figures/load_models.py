@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from protofed.analysis.run_labels import label_experiments
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset, ClientId
@@ -42,8 +43,8 @@ def single_round(kind: str, options: FigureOptions) -> int | None:
 
 
 def run_names(runs: Sequence[Path], opened: Sequence[TrainedRun]) -> list[str]:
-    """What to call each run: its method, and its folder where two have the same."""
-    labels = [run.method.info.label for run in opened]
+    """What to call each run: method and settings, and its folder where two have the same."""
+    labels = label_experiments([run.experiment for run in opened])
     return [
         label if labels.count(label) == 1 else f"{label} ({folder.name})"
         for label, folder in zip(labels, runs, strict=True)

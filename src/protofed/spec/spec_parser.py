@@ -60,14 +60,18 @@ def _as_it_was(saved: Raw) -> Raw:
 def set_field(raw: Raw, assignment: str) -> Raw:
     """Apply one ``section.field=value``; the value is read as TOML, or as text if it is none."""
     path, equals, text = assignment.partition("=")
-    keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys):
+    if not equals or not all(key.strip() for key in path.split(".")):
         raise ProtofedError(f"{assignment}: write section.field=value")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except (ValueError, RecursionError):  # no TOML, a number too long, brackets too deep
         value = text.strip()
-    return _put(raw, keys, value)
+    return set_value(raw, path, value)
+
+
+def set_value(raw: Raw, path: str, value: object) -> Raw:
+    """A copy of `raw` with a value at a dotted path such as ``training.epochs``."""
+    return _put(raw, [key.strip() for key in path.split(".")], value)
 
 
 def _put(raw: Raw, keys: list[str], value: object) -> Raw:
