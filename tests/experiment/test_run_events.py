@@ -194,9 +194,9 @@ def test_more_clients_than_a_round_asks_are_refused_before_it_starts(
     assert not (tmp_path / "a").exists()
 
 
-def test_settings_for_what_goes_wrong_leave_old_digests_alone(tiny: Make) -> None:
+def test_settings_for_what_goes_wrong_are_part_of_the_digest(tiny: Make) -> None:
     usual = tiny()
     assert usual.digest == tiny(min_clients=1, on_nonfinite="stop").digest
     assert len({usual.digest, tiny(min_clients=2).digest, tiny(on_nonfinite="skip").digest}) == 3
-    assert "min_clients" not in usual.to_dict()
+    assert usual.to_dict()["min_clients"] == 1
     assert tiny(min_clients=2).to_dict()["min_clients"] == 2

@@ -18,7 +18,7 @@ from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.atomic_io import read_file_bytes
 from protofed.runtime.json_files import parse_json, read_json_file
 from protofed.spec.experiment_spec import Experiment
-from protofed.spec.spec_parser import spec_from_dict
+from protofed.spec.spec_parser import parse_experiment
 
 T = TypeVar("T")
 Line = dict[str, Any]
@@ -196,7 +196,7 @@ def load_spec(folder: Path) -> Experiment:
     file = folder / "spec.json"
     saved = read_record_file(SPEC, file)
     began = saved["digest"]
-    experiment = spec_from_dict({k: v for k, v in saved.items() if k != "digest"}, str(file))
+    experiment = parse_experiment({k: v for k, v in saved.items() if k != "digest"}, str(file))
     if experiment.digest != began:
         raise ProtofedError(
             f"{file} is not the spec that the run was begun with (digest {experiment.digest[:12]}, "

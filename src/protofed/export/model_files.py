@@ -32,7 +32,7 @@ from protofed.export.inference_module import (
 from protofed.federation.build import NOTHING, build_nets
 from protofed.runtime.atomic_io import atomic_write, rename_over
 from protofed.runtime.resources import is_out_of_memory
-from protofed.spec.spec_parser import spec_from_dict
+from protofed.spec.spec_parser import parse_experiment
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -68,7 +68,7 @@ def read_safetensors(path: Path) -> TrainedProduct:
 
 
 def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> InferenceModule:
-    experiment = spec_from_dict(facts.spec, f"{path}: the spec inside")
+    experiment = parse_experiment(facts.spec, f"{path}: the spec inside")
     seen = experiment.data.side, experiment.data.channels
     if seen != (facts.side, facts.channels):
         raise ValueError(f"images of side {facts.side} with {facts.channels} channels")

@@ -148,8 +148,6 @@ class Data(SpecSection):
 
 
 __all__ = ["Data", "Experiment", "PublicImages"]
-# Fields that came after the first runs: left out at these values, so that digests stay the same.
-LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu", "conv": "direct"}
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
 
@@ -274,17 +272,12 @@ class Experiment(SpecSection):
         return (self.net,) if isinstance(self.net, str) else self.net
 
     def to_dict(self) -> dict[str, Any]:
-        """The resolved spec as plain data, ready for JSON, without what is as it always was.
+        """The resolved spec as plain data, ready for JSON; what is not set is left out.
 
-        So a field that came later does not rename the runs that were made before it.
+        `parse_experiment` makes an equal experiment of it.
         """
         sections = self.model_dump(mode="json")
-        sections["data"] = _without_none(sections["data"])
-        return {
-            name: section
-            for name, section in _without_none(sections).items()
-            if section != LATER.get(name)
-        }
+        return _without_none({**sections, "data": _without_none(sections["data"])})
 
     @property
     def digest(self) -> str:

@@ -19,7 +19,7 @@ from protofed.errors import ProtofedError, did_you_mean, printable_text
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.runtime.json_files import parse_json
-from protofed.spec.experiment_spec import LATER, Data, Experiment
+from protofed.spec.experiment_spec import Data, Experiment
 
 MOST_BYTES = 1 << 20  # no honest spec is larger
 MOST_LINES = 5
@@ -39,7 +39,8 @@ def read_spec(path: Path) -> Raw:
         if DEEP_KEY.search(text):
             raise ProtofedError(f"{path}: a name with more than 20 dots, so hardly a spec")
         if path.suffix == ".json":
-            return _as_it_was(dict(parse_json(text, path)))
+            saved = dict(parse_json(text, path))
+            return {key: value for key, value in saved.items() if key != "digest"}
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
         raise ProtofedError(f"{path}: not valid TOML: {fault}") from fault
@@ -49,12 +50,6 @@ def read_spec(path: Path) -> Raw:
         raise ProtofedError(f"{path}: {fault}") from fault
     except OSError as fault:
         raise ProtofedError(f"{path}: {fault.strerror}") from fault
-
-
-def _as_it_was(saved: Raw) -> Raw:
-    """A spec in JSON; what a run has on record leaves out is as it was, whatever is usual here."""
-    digest = saved.pop("digest", None)
-    return saved if digest is None else {**LATER, **saved}
 
 
 def set_field(raw: Raw, assignment: str) -> Raw:
@@ -115,11 +110,6 @@ def parse_experiment(raw: Mapping[str, Any], source: str = "") -> Experiment:
     if faults:
         raise ProtofedError(_short(_from(source, faults)))
     return made
-
-
-def spec_from_dict(plain: Raw, source: str = "") -> Experiment:
-    """The experiment that an `Experiment.plain()` of this or of an older version tells of."""
-    return parse_experiment({**LATER, **plain}, source)
 
 
 def parse_method(given: object) -> AnyMethod:
