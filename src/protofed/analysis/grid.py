@@ -10,8 +10,8 @@ from typing import NamedTuple
 from protofed.analysis.run_labels import add_settings
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import default_folder
-from protofed.spec.experiment_spec import Experiment
-from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, parse_method, set_field
+from protofed.spec.experiment_spec import Experiment, parse_method
+from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, set_field
 
 FULL = "full"  # the method as it is, among its ablations
 

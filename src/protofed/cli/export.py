@@ -78,9 +78,7 @@ def predict_command(
     model: Annotated[
         Path, typer.Argument(help="Run folder, or a file that `protofed export` wrote.")
     ],
-    images: Annotated[
-        list[Path], typer.Argument(help="Images, or folders that contain images.")
-    ],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders that contain images.")],
     client: Annotated[
         int | None, typer.Option(min=0, help="Client whose model to use, if each has its own.")
     ] = None,

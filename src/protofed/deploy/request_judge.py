@@ -37,8 +37,8 @@ from protofed.runtime.json_files import (
     require_object,
     require_text,
 )
-from protofed.spec.experiment_spec import Experiment
-from protofed.spec.spec_parser import parse_experiment, parse_method
+from protofed.spec.experiment_spec import Experiment, parse_method
+from protofed.spec.spec_parser import parse_experiment
 
 ANSWERED, REFUSED = "answered.jsonl", "refused.jsonl"
 MOST_REFUSED = 1 << 20  # bytes of refusals; older ones then go to a second file, and later away

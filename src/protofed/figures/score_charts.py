@@ -43,8 +43,7 @@ from protofed.figures.style import (
     series_style,
     set_title,
 )
-from protofed.spec.experiment_spec import describe_method
-from protofed.spec.spec_parser import parse_method
+from protofed.spec.experiment_spec import describe_method, parse_method
 
 MARKS = 10  # on a line, at most
 
