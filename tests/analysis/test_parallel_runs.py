@@ -43,7 +43,7 @@ def test_a_run_that_fails_is_named_and_the_others_finish(workers: int, tmp_path:
     seen: list[GridProgress] = []
     faults = run_all(made, workers, seen.append)
     assert list(faults) == [made[1].folder]
-    assert "lower training.lr" in faults[made[1].folder]
+    assert "lower `training.lr`" in faults[made[1].folder]
     assert (made[0].folder / "done").exists()
     news = [p.news for p in seen if p.news]
     assert any(n == "FedAvg, seed 0: finished" for n in news)

@@ -69,7 +69,7 @@ def test_nobody_to_ask_means_no(cli: Cli, host: Host, monkeypatch: pytest.Monkey
         monkeypatch.setattr("sys.stdin", nobody)
         ended = cli("data", "get", "digits", "--to", "mine")
     assert ended.code == 2
-    assert ended.err.splitlines()[-1].endswith("add --yes")
+    assert ended.err.splitlines()[-1].endswith("pass --yes to accept it")
     for name in ("mnist", "mnistm", "svhn", "usps"):
         assert f"{name}: " in ended.err
     assert host.asked == []

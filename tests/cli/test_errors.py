@@ -93,7 +93,7 @@ def test_a_fault_in_a_flag_is_not_blamed_on_the_file(cli: Cli, tiny: Path) -> No
 def test_many_faults_stay_within_five_lines(cli: Cli) -> None:
     Path("my.toml").write_text("".join(f"wrong{number} = 1\n" for number in range(9)))
     err = complaint(cli, "run", "--spec", "my.toml")
-    assert err.splitlines()[-1] == "... and 5 more faults"
+    assert err.splitlines()[-1] == "my.toml: ... and 5 more faults"
 
 
 def test_a_spec_that_is_no_file_is_told_as_such(cli: Cli) -> None:

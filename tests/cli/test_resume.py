@@ -76,7 +76,7 @@ def test_a_folder_that_is_no_run_is_told(cli: Cli, begun: Path) -> None:
     )
     ended = cli("resume", ".")
     assert ended.code == 2
-    told = "error: . is not the folder of a run: no spec.json\nin it are: a, b\n"
+    told = "error: . is not the folder of a run: no spec.json\nit contains the runs a, b\n"
     assert ended.err == told
 
 

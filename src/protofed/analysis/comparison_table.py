@@ -143,9 +143,12 @@ def _rule(records: Sequence[RunRecord], rule: ScoreRule) -> str:
     """The rule in words; rows that took their scores by different ones are refused."""
     found = {record.result.rules[rule]: record.label for record in records}
     if len(found) > 1:
-        told = "; ".join(f"{label}: {words}" for words, label in found.items())
-        way = "use --score last" if rule == "last_five" else "repeat those that lack a site's score"
-        raise ProtofedError(f"scores taken by different rules ({told})\n{way}")
+        rules = "; ".join(f"{label}: {words}" for words, label in found.items())
+        lacking = "repeat the runs that lack the score of a site"
+        raise ProtofedError(
+            f"scores taken by different rules ({rules})",
+            hint="use <score=last>" if rule == "last_five" else lacking,
+        )
     return next(iter(found))
 
 

@@ -50,7 +50,9 @@ def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
     whole = choose_named(raw, "method", name)
     method = parse_method(whole["method"])
     if not method.ablations:
-        raise ProtofedError(f"{name} declares no ablations\nuse compare, as {name}:field=value")
+        raise ProtofedError(
+            f"{name} declares no ablations", hint=f"use compare, as {name}:field=value"
+        )
     table = dict(whole["method"])
     return [
         *(
@@ -67,11 +69,11 @@ def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]
     for axis in axes:
         field, equals, values = axis.partition("=")
         if not equals or not values:
-            raise ProtofedError(f"--grid {axis}: write section.field=value,value,...")
+            raise ProtofedError(f"grid {axis}: write section.field=value,value,...")
         if field.split(".")[0] in ("seed", "partition", "data", "validation"):
             raise ProtofedError(
-                f"--grid {field}: rows of a table train and are scored on the same images"
-                f"\nuse one run each (protofed run), and protofed plot sensitivity"
+                f"grid {field}: rows of a table train and are scored on the same images",
+                hint="use one run each (protofed run), and protofed plot sensitivity",
             )
         choices.append([(field, value) for value in values.split(",")])
     variants = []

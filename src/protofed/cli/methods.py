@@ -46,7 +46,7 @@ def _print_methods(form: TableFormat) -> None:
     from protofed.methods import METHODS
     from protofed.runtime.text_tables import TableDocument, TextTable
 
-    rows = [describe(name, method) for name, method in METHODS.items()]
+    rows = [method_record(name, method) for name, method in METHODS.items()]
     cells = [
         [
             *(str(r[key] or "") for key in ("name", "label", "family", "venue", "year")),
@@ -70,7 +70,7 @@ def show_method(
     from protofed.methods import METHODS
 
     method = METHODS[require_known_name("method", name, METHODS)]
-    about = describe(name, method)
+    about = method_record(name, method)
     if as_json:
         typer.echo(json.dumps(about, indent=2))
         return
@@ -86,7 +86,7 @@ def show_method(
         print_table(["--set method.", "default", "meaning"], cells)
 
 
-def describe(name: str, method: type[AnyMethod]) -> dict[str, Any]:
+def method_record(name: str, method: type[AnyMethod]) -> dict[str, Any]:
     """What is known of a method without running it, as plain data.
 
     Its paper, what it sends and needs, and the name, default and meaning of each hyperparameter.

@@ -72,15 +72,15 @@ def check_finished(folder: RunDir) -> DoneRecord:
     done = run_records.read_record_file(run_records.DONE, folder.done)
     if done["digest"] != folder.digest():
         raise ProtofedError(
-            f"{folder.path}: spec.json is not the spec that this run was made with\n"
-            f"run it again, or restore the file"
+            f"{folder.path}: spec.json is not the spec that this run was made with",
+            hint="restore the file, or repeat the run with <again>",
         )
     if not folder.scores.exists():
-        raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
+        raise _without_scores(folder)
     if file_sha256(folder.scores) != done["scores"]:
         raise ProtofedError(
-            f"{folder.path}: scores.jsonl is not what this run wrote (swapped or edited?)\n"
-            f"repeat the run with --again"
+            f"{folder.path}: scores.jsonl is not what this run wrote (swapped or edited?)",
+            hint="repeat the run with <again>",
         )
     return done
 
@@ -103,14 +103,20 @@ def read_evaluations(folder: RunDir) -> list[Evaluation]:
 
 
 def _damaged(file: Path, why: str) -> ProtofedError:
-    return ProtofedError(f"{file} is damaged: {why}\n{run_records.ADVICE}")
+    return ProtofedError(f"{file} is damaged: {why}", hint=run_records.ADVICE)
+
+
+def _without_scores(folder: RunDir) -> ProtofedError:
+    return ProtofedError(
+        f"{folder.path} is marked done but has no scores", hint="repeat the run with <again>"
+    )
 
 
 def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
     """The result of a run of which `done` says, or is about to say, that it is finished."""
     evaluations = read_evaluations(folder)
     if not evaluations:
-        raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
+        raise _without_scores(folder)
     newest, rounds = evaluations[-1], folder.lines(folder.rounds)
     if [line["round"] for line in rounds] != [*range(1, newest.round + 1)]:
         raise _damaged(folder.rounds, f"it does not have each of {newest.round} rounds once")
