@@ -33,7 +33,10 @@ ROOMS = (  # each may import those before it that it names
     ("analysis", ("errors", "runtime", "spec", "federation", "experiment")),
     (
         "paper_tables",
-        ("errors", "core", "methods", "data", "spec", "federation", "experiment", "analysis"),
+        (
+            *("errors", "runtime", "core", "methods", "data", "spec", "federation"),
+            *("experiment", "analysis"),
+        ),
     ),
     (
         "figures",

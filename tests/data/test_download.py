@@ -170,7 +170,7 @@ def test_what_is_there_is_replaced_only_when_asked(
     mine = root / "pathmnist" / "pathmnist.npz"
     mine.parent.mkdir()
     mine.write_bytes(b"mine")
-    with pytest.raises(ProtofedError, match="--again replace"):
+    with pytest.raises(ProtofedError, match="replace it with `again`"):
         download_benchmark("pathmnist", root, follow)
     assert mine.read_bytes() == b"mine"
     assert download_benchmark("pathmnist", root, follow, again=True)

@@ -70,7 +70,9 @@ def test_images_of_another_size_are_not_taken_for_those_asked_for(
     assert download_benchmark("vlcs", root, follow, side=16)
     assert not download_benchmark("vlcs", root, follow, side=16)
     assert not download_benchmark("vlcs", root, follow)  # whatever their size
-    with pytest.raises(ProtofedError, match="in 16 pixels, not 24: leave --side 24 out, or let"):
+    with pytest.raises(
+        ProtofedError, match="in 16 pixels, not 24\nleave `side=24` out, or replace"
+    ):
         download_benchmark("vlcs", root, follow, side=24)
     assert download_benchmark("vlcs", root, follow, side=24, again=True)
     with np.load(root / "vlcs" / "sun.npz") as stored:

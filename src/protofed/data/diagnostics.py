@@ -248,7 +248,7 @@ def shift_findings(shift: DomainShift | None, domains: int) -> list[Finding]:
     advice = {
         "none beyond noise": "the domains look alike to a simple probe: FedAvg may be all you need",
         "weak": "compare FedAvg with one method for domain shift before you choose",
-    }.get(shift.word, "compare FedAvg with methods for domain shift: fedbn, fpl, fedlsa")
+    }.get(shift.word, "compare FedAvg with methods for domain shift (`protofed methods`)")
     title = f"shift between domains: {shift.word}, {shift.mean_drop:.1f} points lost on average"
     return [Finding("note", title, details, advice)]
 
@@ -268,7 +268,7 @@ class Diagnosis(NamedTuple):
     counts: Counts
     findings: list[Finding]
     shift: DomainShift | None
-    spec: str  # TOML that `protofed run --spec` takes
+    spec: str  # TOML, a spec to start from
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
@@ -311,7 +311,7 @@ def diagnose_benchmark(name: str) -> Diagnosis:
         *count_findings(counts),
         *shift_findings(shift, len(counts)),
     ]
-    spec = suggest_command(entry, counts, pictures, shift)
+    spec = suggest_spec(entry, counts, pictures, shift)
     return Diagnosis(entry.name, counts, sort_findings(findings), shift, spec)
 
 
@@ -358,7 +358,7 @@ def _of_arrays(benchmark: Benchmark) -> list[HashedImage]:
     return pictures
 
 
-def suggest_command(
+def suggest_spec(
     entry: BenchmarkInfo, counts: Counts, pictures: Sequence[HashedImage], shift: DomainShift | None
 ) -> str:
     """A spec to begin with, and why it says what it says."""
@@ -372,7 +372,7 @@ def suggest_command(
     lines = [
         f"# {source_label(entry.name)}: {len(pictures)} images, median side {median} pixels,",
         f"# shift between domains: {word}",
-        "# next: protofed compare fedavg fedbn fpl --spec, with the name of this file",
+        "# next: use this file as the spec of `protofed run` or `protofed compare`",
         'method = "fedavg"',
         "rounds = 20",
         "",

@@ -31,7 +31,13 @@ from protofed.data.http_download import (
 )
 from protofed.data.npz_store import ArchiveInfo, Arrays, missing_archive_parts
 from protofed.errors import ProtofedError, require_known_name
-from protofed.runtime.atomic_io import atomic_write_json, file_lock, file_sha256, sync_directory
+from protofed.runtime.atomic_io import (
+    atomic_write_json,
+    file_lock,
+    file_sha256,
+    rename_over,
+    sync_directory,
+)
 
 MIRROR = "PROTOFED_MIRROR"
 Reader = Callable[[Path, int], Iterator[tuple[str, Arrays]]]
@@ -144,8 +150,8 @@ def download_benchmark(
         return False
     if state == "damaged" and not again:
         raise ProtofedError(
-            f"{folder} holds a file of {name} that its meta.json does not describe, or that is"
-            " damaged: move it away, or let --again replace it"
+            f"{folder} holds a file of {name} that is damaged or missing from its meta.json",
+            hint="move the file away, or replace it with <again>",
         )
     work = folder / f".get-{name}"
     work.mkdir(parents=True, exist_ok=True)
@@ -180,8 +186,8 @@ def _check_side(folder: Path, source: DataSource, side: int | None) -> None:
     if side and found != {side}:
         sizes = " or ".join(f"{n} pixels" if n else "a size not told" for n in found)
         raise ProtofedError(
-            f"{folder} holds these images in {sizes}, not {side}: leave --side {side} out, or let"
-            " --again replace them"
+            f"{folder} holds these images in {sizes}, not {side}",
+            hint=f"leave <side={side}> out, or replace the images with <again>",
         )
 
 
@@ -204,8 +210,8 @@ def _check_disk(root: Path, source: DataSource) -> None:
     need, free = DISK * source.size + ROOM, shutil.disk_usage(root).free
     if need > free:
         raise ProtofedError(
-            f"{root} has {free / 1e9:.1f} GB free, and about {need / 1e9:.1f} GB are needed;"
-            " make room, or choose another folder with --to"
+            f"{root} has {free / 1e9:.1f} GB free, and about {need / 1e9:.1f} GB are needed",
+            hint="free some space, or choose another folder with <to>",
         )
 
 
@@ -313,7 +319,7 @@ def _place(
     meta["files"] = {**meta["files"], **{file: told for file, (_, told) in made.items()}}
     atomic_write_json(folder / "meta.json", meta)
     for file, (path, told) in made.items():
-        path.replace(folder / file)
+        rename_over(path, folder / file)
         if not told["published"]:
             count = " + ".join(f"{n:,}" for n in source.makes[file])
             say(f"note: {folder / file} does not hold the {count} images of the published set")

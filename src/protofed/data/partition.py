@@ -295,7 +295,13 @@ BoundedCount = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 
 
 class ClientPartRecord(TypedDict):
-    """A part as plain data, with the number of rows of each class that it holds, by name."""
+    """One client's training images as plain data, an entry of partition.json.
+
+    `held` maps class names to numbers of images; classes without an image are left out. A remote
+    site may keep these counts back and have one entry for all its images instead: see
+    `federation.remote_sites.counts_kept_back`. `rows` are indices into the domain's training part,
+    empty where the images are on another machine.
+    """
 
     client: BoundedCount
     domain: str

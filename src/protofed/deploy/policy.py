@@ -14,7 +14,9 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.prototypes import Prototypes
 from protofed.errors import ProtofedError, count_noun, printable_text
-from protofed.spec.spec_parser import explain_faults, parse_method, read_spec
+from protofed.spec.experiment_spec import parse_method
+from protofed.spec.spec_faults import explain_faults
+from protofed.spec.spec_parser import read_spec
 
 MOST_LINES = 5
 
@@ -119,7 +121,7 @@ def read_policy(path: Path | None) -> SitePolicy:
         for name in policy.methods or ():
             parse_method(name)
     except ValidationError as fault:
-        lines = explain_faults(fault, ("policy",), list(SitePolicy.model_fields))
+        lines = explain_faults(fault, ("policy",), {"": list(SitePolicy.model_fields)})
         shown = [printable_text(f"{path}: {line}") for line in lines[:MOST_LINES]]
         raise ProtofedError("\n".join(shown)) from fault
     except ProtofedError as fault:

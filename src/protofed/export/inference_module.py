@@ -225,7 +225,7 @@ def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> No
     sites, label = opened.federation.sites, opened.method.info.label
     if not opened.method.personal:
         if client is not None:
-            raise ProtofedError(f"{label} has one model for all clients: leave --client out")
+            raise ProtofedError(f"{label} has one model for all clients", hint="leave <client> out")
         return
     if away:
         raise ProtofedError(
@@ -236,8 +236,8 @@ def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> No
         there = ", ".join(f"{number} ({site.domain})" for number, site in sorted(sites.items()))
         asked = "" if client is None else f", and there is no client {client}"
         raise ProtofedError(
-            f"{label} leaves each client with a model of its own{asked}\n"
-            f"choose one with --client: {there}"
+            f"{label} leaves each client with a model of its own{asked}\nclients: {there}",
+            hint="choose one with <client>",
         )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 import os
 import warnings
@@ -17,7 +15,6 @@ import safetensors
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from torch.jit._trace import TracerWarning
 
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
@@ -33,10 +30,9 @@ from protofed.export.inference_module import (
     load_weights,
 )
 from protofed.federation.build import NOTHING, build_nets
-from protofed.runtime.atomic_io import atomic_write
-from protofed.runtime.json_files import parse_json
+from protofed.runtime.atomic_io import atomic_write, rename_over
 from protofed.runtime.resources import is_out_of_memory
-from protofed.spec.spec_parser import spec_from_dict
+from protofed.spec.spec_parser import parse_experiment
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -72,7 +68,7 @@ def read_safetensors(path: Path) -> TrainedProduct:
 
 
 def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> InferenceModule:
-    experiment = spec_from_dict(facts.spec, f"{path}: the spec inside")
+    experiment = parse_experiment(facts.spec, f"{path}: the spec inside")
     seen = experiment.data.side, experiment.data.channels
     if seen != (facts.side, facts.channels):
         raise ValueError(f"images of side {facts.side} with {facts.channels} channels")
@@ -123,8 +119,8 @@ def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
             )
     except torch.onnx.OnnxExporterError as fault:
         raise ProtofedError(
-            f"torch cannot write {facts.method} with {facts.net} as ONNX\n"
-            "export it with --to safetensors or torchscript"
+            f"torch cannot write {facts.method} with {facts.net} as ONNX",
+            hint="export it with <to=safetensors>",
         ) from fault
     assert program is not None  # it is only with dynamo=False
     made: ModelProto = program.model_proto
@@ -194,52 +190,6 @@ def _forget_whence(made: ModelProto) -> None:
         part.ClearField("doc_string")
 
 
-FACTS = "protofed.json"  # a file inside the file
-
-
-def torchscript_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
-    """The file's bytes: a traced graph, and the facts as a file beside it."""
-    images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
-    made = io.BytesIO()
-    with _deprecated_but_asked_for(), torch.no_grad():
-        graph = torch.jit.trace(portable, (images,))
-        torch.jit.save(graph, made, _extra_files={FACTS: json.dumps(facts.texts())})
-    return made.getvalue()
-
-
-def read_torchscript(path: Path) -> TrainedProduct:
-    """The model in a TorchScript file."""
-    found: dict[str, str | bytes] = {FACTS: ""}
-    try:
-        with _deprecated_but_asked_for():
-            graph = torch.jit.load(str(path), map_location="cpu", _extra_files=found)
-    except (RuntimeError, ValueError) as fault:
-        raise ProtofedError(
-            f"{path} cannot be read as TorchScript: {printable_text(str(fault), 200)}"
-        ) from fault
-    texts = parse_json(found[FACTS] or "{}", f"{path}: its {FACTS}")
-    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise ProtofedError(f"{path}: its {FACTS} is damaged: it must hold texts by name")
-    facts = ModelMetadata.read(texts, path)
-
-    def answer(images: Tensor) -> ModelOutputs:
-        with torch.no_grad():
-            return ModelOutputs(*graph(images))
-
-    return TrainedProduct(facts, answer)
-
-
-@contextmanager
-def _deprecated_but_asked_for() -> Iterator[None]:
-    """Programs with libtorch read nothing else, and who asks for this file knows it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
-        # It warns of Python values that become constants. Here these are colours and sides; that
-        # no number of images is among them is seen when the file is checked with two others.
-        warnings.simplefilter("ignore", TracerWarning)
-        yield
-
-
 TOLERANCE = 1e-3  # of the largest score: other kernels sum in another order, and no more
 
 
@@ -254,7 +204,6 @@ class ExportFormat(NamedTuple):
 FORMATS = {
     "onnx": ExportFormat(".onnx", onnx_bytes, read_onnx),
     "safetensors": ExportFormat(".safetensors", safetensors_bytes, read_safetensors),
-    "torchscript": ExportFormat(".pt", torchscript_bytes, read_torchscript),
 }
 
 
@@ -272,7 +221,7 @@ def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDif
     try:
         atomic_write(beside, kind.content(taken.portable, taken.product.facts))
         found = compare_outputs(kind.read(beside), taken)
-        beside.replace(out)
+        rename_over(beside, out)
     finally:
         beside.unlink(missing_ok=True)
     return found
@@ -290,8 +239,9 @@ def compare_outputs(product: TrainedProduct, taken: LoadedModel) -> OutputDiffer
     if not (scores <= most and probabilities <= TOLERANCE):  # NaN is not
         raise ProtofedError(
             f"the check failed: on {len(taken.images)} {taken.kind} the file's scores differ from "
-            f"the run's by up to {scores:.2g}, and by up to {most:.2g} would be rounding\n"
-            "the file was removed; another --to may do"
+            f"the run's by up to {scores:.2g}; rounding explains at most {most:.2g}\n"
+            "the file was removed",
+            hint="another format may do: see <to>",
         )
     return OutputDifference(scores, probabilities, len(taken.images))
 

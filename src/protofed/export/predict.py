@@ -131,8 +131,8 @@ class HeatMapWriter:
     def __init__(self, product: TrainedProduct, folder: Path):
         if product.portable is None:
             raise ProtofedError(
-                "--explain needs to look into the model, which this kind of file does not allow\n"
-                "give the run folder, or export it with --to safetensors"
+                "heat maps need the layers of the model, which this kind of file does not expose",
+                hint="pass the run folder, or export the run with <to=safetensors>",
             )
         self.portable: InferenceModule = product.portable
         self.classes = product.facts.classes
@@ -142,7 +142,10 @@ class HeatMapWriter:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
             why = "it is a file" if folder.is_file() else fault.strerror
-            raise ProtofedError(f"--explain {folder}: {why}; name a folder to write to") from fault
+            raise ProtofedError(
+                f"cannot write heat maps to {folder}: {why}",
+                hint="choose another folder: <explain>",
+            ) from fault
 
     def __call__(self, answer: ImagePrediction, image: Tensor) -> None:
         """Write the picture of one image [side, side, 3]."""

@@ -169,8 +169,16 @@ def _others(offer: SiteDescription) -> list[str]:
     return [version for version in offer.versions if version not in software_versions()]
 
 
+KEPT_BACK = "(kept back)"  # stands for all classes of a site that told only its total
+
+
+def counts_kept_back(held: Mapping[str, int]) -> bool:
+    """Whether `held`, a client's images by class name, gives their total alone."""
+    return KEPT_BACK in held
+
+
 def _held(offer: SiteDescription) -> dict[str, int]:
-    return offer.held or {"(kept back)": offer.train}
+    return offer.held or {KEPT_BACK: offer.train}
 
 
 class SitePlace(NamedTuple):

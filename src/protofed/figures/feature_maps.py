@@ -13,6 +13,7 @@ from torch import Tensor
 from protofed.core.rng import stream_seed
 from protofed.errors import ProtofedError
 from protofed.figures.load_models import (
+    choose_test_images,
     image_features,
     image_groups,
     model_owner,
@@ -20,7 +21,6 @@ from protofed.figures.load_models import (
     run_names,
     sample_images,
     single_round,
-    test_images,
 )
 from protofed.figures.style import GREY, MARKERS, PALETTE, FigureOptions, add_footnotes, new_figure
 
@@ -117,7 +117,7 @@ def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
     columns = [open_runs(runs, finished) for finished in options.rounds or (None,)]
     first = columns[0][0]
     chosen = sample_images(
-        test_images("tsne", first, options.domain), MOST_TSNE_IMAGES, options.seed, "t-SNE"
+        choose_test_images("tsne", first, options.domain), MOST_TSNE_IMAGES, options.seed, "t-SNE"
     )
     numbers, called = image_groups(first, chosen, options.by)
     figure = new_figure(TSNE_PANEL * len(columns) + 1.0, TSNE_PANEL * len(runs) + 0.3)
@@ -173,7 +173,7 @@ def draw_sphere(runs: Sequence[Path], options: FigureOptions) -> Figure:
     options.only("sphere", "rounds", "domain", "seed")
     opened = open_runs(runs, single_round("sphere", options))
     domain = options.domain or opened[0].experiment.data.domains[0]
-    tests = test_images("sphere", opened[0], domain)
+    tests = choose_test_images("sphere", opened[0], domain)
     chosen = sample_images(tests, MOST_SPHERE_IMAGES, options.seed, "sphere")
     numbers, called = image_groups(opened[0], chosen, "class")
     figure = new_figure(SPHERE_PANEL * len(runs) + 0.7, SPHERE_PANEL + 0.5)

@@ -18,11 +18,11 @@ from protofed.core.training import torch_threads
 from protofed.errors import ProtofedError
 from protofed.figures.load_models import (
     Chosen,
+    choose_test_images,
     model_owner,
     open_runs,
     run_names,
     single_round,
-    test_images,
 )
 from protofed.figures.style import (
     COLOURS,
@@ -78,8 +78,8 @@ def last_convolution(net: Net) -> nn.Conv2d:
     found = [layer for layer in net.encoder.modules() if isinstance(layer, nn.Conv2d)]
     if not found:
         raise ProtofedError(
-            "Grad-CAM needs a net with convolutions; this one has none\n"
-            "run the method with another --net, for example moon-cnn"
+            "Grad-CAM needs a net with convolutions; this one has none",
+            hint="train with another net, for example <net=moon-cnn>",
         )
     return next((layer for layer in reversed(found) if layer.kernel_size != (1, 1)), found[-1])
 
@@ -113,7 +113,7 @@ def draw_gradcam(runs: Sequence[Path], options: FigureOptions) -> Figure:
     options.only("gradcam", "rounds", "domain", "images", "seed")
     opened = open_runs(runs, single_round("gradcam", options))
     pictures = sample_test_images(
-        test_images("gradcam", opened[0], options.domain), options.images, options.seed
+        choose_test_images("gradcam", opened[0], options.domain), options.images, options.seed
     )
     classes = opened[0].federation.benchmark.classes
     figure = new_figure(PANEL * len(pictures) + 1.2, (PANEL + 0.25) * (len(runs) + 1) + 0.2)

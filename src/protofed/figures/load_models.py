@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from protofed.analysis.run_labels import label_experiments
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset, ClientId
@@ -42,8 +43,8 @@ def single_round(kind: str, options: FigureOptions) -> int | None:
 
 
 def run_names(runs: Sequence[Path], opened: Sequence[TrainedRun]) -> list[str]:
-    """What to call each run: its method, and its folder where two have the same."""
-    labels = [run.method.info.label for run in opened]
+    """What to call each run: method and settings, and its folder where two have the same."""
+    labels = label_experiments([run.experiment for run in opened])
     return [
         label if labels.count(label) == 1 else f"{label} ({folder.name})"
         for label, folder in zip(labels, runs, strict=True)
@@ -55,14 +56,16 @@ def model_owner(run: TrainedRun) -> str:
     return f"client {min(run.federation.sites)}" if run.method.personal else ""
 
 
-def test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen:
+def choose_test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen:
     """The test images of a domain, or of all; those of no image are left out."""
     tests = run.federation.tests
     if domain is not None:
         tests = {domain: tests[require_known_name("domain", domain, tests)]}
     found = {name: test for name, test in tests.items() if len(test)}
     if not found:
-        raise ProtofedError(f"{kind}: no test images in {', '.join(tests)}\nname another --domain")
+        raise ProtofedError(
+            f"{kind}: no test images in {', '.join(tests)}", hint="choose another <domain>"
+        )
     return found
 
 

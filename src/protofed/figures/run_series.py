@@ -4,74 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protofed.analysis.finished_runs import APART, RunRecord, check_comparable, read_record
+from protofed.analysis.run_labels import differing_fields, label_experiments
 from protofed.analysis.statistics import SeedSpread
 from protofed.core.method import AnyMethod
 from protofed.errors import ProtofedError, require_known_name
 from protofed.federation.evaluation import DomainScores
 from protofed.figures.style import FigureOptions
-from protofed.methods.fedavg import FedAvg
-from protofed.spec.experiment_spec import Experiment
-
-
-def spec_fields(experiment: Experiment) -> dict[str, Any]:
-    """Every field of a spec by its path, as ``training.lr``; methods within methods are opened."""
-    found: dict[str, Any] = {}
-    for section, content in experiment.to_dict().items():
-        if isinstance(content, Mapping):
-            for name, value in content.items():
-                found |= _opened(f"{section}.{name}", value)
-        else:
-            found[section] = content
-    return found
-
-
-def _opened(path: str, value: object) -> dict[str, Any]:
-    """A method within a method by its fields; any other value as it is."""
-    if not isinstance(value, Mapping) or "name" not in value:
-        return {path: value}
-    return {
-        deep: leaf
-        for name, inner in value.items()
-        for deep, leaf in _opened(f"{path}.{name}", inner).items()
-    }
-
-
-def differing_fields(records: Sequence[RunRecord]) -> list[str]:
-    """The paths of the fields in which some runs differ, but for the seed.
-
-    Fields that not all of them have follow from another that differs, as a partition's kind.
-    """
-    tables = [spec_fields(record.experiment) for record in records]
-    return [
-        path
-        for path, value in tables[0].items()
-        if path != "seed"
-        and all(path in table for table in tables)
-        and any(table[path] != value for table in tables)
-    ]
-
-
-def format_settings(record: RunRecord, paths: Sequence[str]) -> str:
-    """Some fields of a run in words: ``mu=0.1, base=fpl``."""
-    fields = spec_fields(record.experiment)
-    return ", ".join(f"{short_field_name(path)}={format_value(fields[path])}" for path in paths)
-
-
-def short_field_name(path: str) -> str:
-    """A field's path without what a reader can guess."""
-    return path.removeprefix("method.").removesuffix(".name")
-
-
-def format_value(value: object) -> str:
-    """A field's value as a label shows it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value)
+from protofed.spec.experiment_spec import Experiment, flatten_spec
 
 
 class RunSeries(NamedTuple):
@@ -129,13 +73,10 @@ def group_by_method(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 def group_by_setting(records: Sequence[RunRecord]) -> list[RunSeries]:
     """The records by method and setting; the setting is named where a method has several."""
-    methods = group_by_method(records)
-    paths = {label: differing_fields(group) for label, group in methods.items()}
+    labels = label_experiments([record.experiment for record in records])
     found: dict[str, list[RunRecord]] = {}
-    for record in records:
-        label = record.experiment.method.info.label
-        words = format_settings(record, paths[label])
-        found.setdefault(f"{label} ({words})" if words else label, []).append(record)
+    for label, record in zip(labels, records, strict=True):
+        found.setdefault(label, []).append(record)
     ordered = {label: sorted(group, key=lambda r: r.seed) for label, group in found.items()}
     return [RunSeries(label, tuple(group)) for label, group in ordered.items()]
 
@@ -151,8 +92,9 @@ def missing_seed_notes(series: Sequence[RunSeries]) -> list[str]:
 
 
 def baseline_first(series: Sequence[RunSeries]) -> list[RunSeries]:
-    """The same series, FedAvg ahead, of which all other methods are changes."""
-    return sorted(series, key=lambda one: not isinstance(one.method, FedAvg))
+    """The same series with those of the baseline first: the method of a spec that names none."""
+    baseline = type(Experiment.model_fields["method"].default)
+    return sorted(series, key=lambda one: not isinstance(one.method, baseline))
 
 
 def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None) -> float:
@@ -168,7 +110,7 @@ def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None)
 
 def record_scores(record: RunRecord, options: FigureOptions) -> DomainScores:
     """A run's scores by the rule that was asked for."""
-    return record.result.last_five if options.rule == "last_five" else record.result.last
+    return record.result.scores(options.score)
 
 
 def accuracy_spread(records: Sequence[RunRecord], options: FigureOptions) -> SeedSpread:
@@ -205,7 +147,9 @@ OWN = ("method.", "public.")  # what methods have of their own
 def varied_fields(records: Sequence[RunRecord]) -> list[str]:
     """The fields in which runs of the same method differ, over all methods."""
     found = [
-        path for group in group_by_method(records).values() for path in differing_fields(group)
+        path
+        for group in group_by_method(records).values()
+        for path in differing_fields([record.experiment for record in group])
     ]
     return list(dict.fromkeys(found))
 
@@ -220,7 +164,8 @@ def require_varied_fields(
     if len(paths) != count:
         words = f"{count} field{'s' * (count > 1)} must differ between runs of one method"
         raise ProtofedError(f"{kind}: {words}, here {len(paths)}: {', '.join(paths)}\n{hint}")
-    strange = [p for p in differing_fields(records) if p not in paths and not p.startswith(OWN)]
+    differing = differing_fields([record.experiment for record in records])
+    strange = [p for p in differing if p not in paths and not p.startswith(OWN)]
     if strange:
         raise ProtofedError(f"{kind}: the methods' runs differ in more: {', '.join(strange)}")
     return paths
@@ -238,7 +183,7 @@ def check_sweep_records(records: Sequence[RunRecord], paths: Sequence[str]) -> l
 
 def field_value(record: RunRecord, path: str) -> object:
     """A field of a run's spec."""
-    return spec_fields(record.experiment)[path]
+    return flatten_spec(record.experiment.to_dict())[path]
 
 
 def group_by_value(
@@ -247,7 +192,7 @@ def group_by_value(
     """The records by the values of some fields, as text; a run that lacks one stands apart."""
     found: dict[str, list[RunRecord]] = {}
     for record in records:
-        fields = spec_fields(record.experiment)
+        fields = flatten_spec(record.experiment.to_dict())
         found.setdefault(json.dumps([fields.get(path) for path in paths]), []).append(record)
     return found
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
+    from protofed.experiment.result import ScoreRule
+
 # Okabe and Ito's colours; black is kept for baselines, yellow comes last as it is faint on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 BLACK, GREY, FAINT, WHITE = "#000000", "#666666", "#DDDDDD", "#FFFFFF"
@@ -60,7 +62,7 @@ class FigureOptions:
     rounds: tuple[int, ...] = ()
     domain: str | None = None
     by: Literal["class", "domain"] = "class"
-    rule: Literal["last_five", "last"] = "last_five"
+    score: ScoreRule = "last_five"
     images: int = 4
     seed: int = 0
 
@@ -68,9 +70,10 @@ class FigureOptions:
         """Refuse options that this kind of figure would leave unheard."""
         for field in fields(self):
             if field.name not in known and getattr(self, field.name) != field.default:
-                allowed = ", ".join(f"--{name}" for name in known) or "none"
+                used = ", ".join(f"<{name}>" for name in known) or "none"
                 raise ProtofedError(
-                    f"{kind} has no use for --{field.name}; options that it knows: {allowed}"
+                    f"{kind} does not use the option '{field.name}'",
+                    hint=f"options it uses: {used}",
                 )
 
 

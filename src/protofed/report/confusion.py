@@ -9,6 +9,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from protofed.errors import ProtofedError
+from protofed.experiment.remote_experiment import is_remote
 from protofed.report.charts import number_text, svg_tag
 from protofed.report.load_runs import ReportRun
 
@@ -38,25 +39,38 @@ class RunConfusion(NamedTuple):
 
 
 class ConfusionCache:
-    """The confusions of finished runs, each made once, also if its page is made many times."""
+    """The confusion matrices of finished runs, each computed once however often a page is made.
+
+    `say` gets a line of progress before each computation, which loads the run's model and images.
+    Runs whose images are at remote sites are not opened: their entry carries a fault instead.
+    """
 
     def __init__(self, say: Callable[[str], None]):
         self.say = say
         self.made: dict[tuple[Path, str], RunConfusion] = {}
 
     def of(self, runs: Sequence[ReportRun]) -> dict[Path, RunConfusion]:
-        """By run folder; runs on their way have none yet."""
+        """The matrices by run folder; unfinished runs have none yet."""
         finished = [run for run in runs if run.record]
-        for number, run in enumerate(finished, start=1):
+        local = [run for run in finished if not is_remote(run.experiment)]
+        for number, run in enumerate(local, start=1):
             key = run.folder, run.experiment.digest
             if key not in self.made:
-                self.say(f"confusion matrices {number}/{len(finished)}: {run.name}")
+                self.say(f"confusion matrices {number}/{len(local)}: {run.name}")
                 self.made[key] = run_confusion(run)
-        return {run.folder: self.made[run.folder, run.experiment.digest] for run in finished}
+        elsewhere = RunConfusion((), (), "", "the images of this run are at its sites")
+        return {
+            run.folder: self.made.get((run.folder, run.experiment.digest), elsewhere)
+            for run in finished
+        }
 
 
 def run_confusion(run: ReportRun) -> RunConfusion:
-    """Let a run's last model answer; what is missing for it is told, not raised."""
+    """Predict all test images with a run's last model and count the answers.
+
+    Loads checkpoint and images. Where one of them is missing or has changed, the result carries the
+    reason as its `fault` and no matrices. Nothing is raised: the rest of the page does without.
+    """
     try:
         return _answers(run)
     except (ProtofedError, OSError) as fault:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.analysis.finished_runs import RunRecord, check_comparable, read_record
+from protofed.analysis.run_labels import label_experiments
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
 from protofed.experiment.result import RunResult, read_evaluations
@@ -15,7 +16,7 @@ from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import Holdings, World, load_spec
 from protofed.federation.evaluation import DomainScores, Evaluation
 from protofed.runtime.atomic_io import file_sha256
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Experiment, flatten_spec
 
 FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl", "done")
 
@@ -65,7 +66,7 @@ def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
     """All runs, in the order given; those that cannot stand in one table are refused."""
     distinct = list({folder.resolve(): folder for folder in folders}.values())
     experiments = [_experiment(folder) for folder in distinct]
-    labels = _labels(experiments)
+    labels = label_experiments(experiments)
     found = [_read(*one) for one in zip(distinct, experiments, labels, strict=True)]
     begun = [run for run in found if run.world and run.parts]
     if begun:
@@ -80,29 +81,12 @@ def _experiment(folder: Path) -> Experiment:
     return load_spec(folder)
 
 
-def _labels(experiments: Sequence[Experiment]) -> list[str]:
-    """The methods' labels; where one method runs with several settings, those that differ too."""
-    settings = [flatten_spec(experiment.to_dict()["method"]) for experiment in experiments]
-    labels = [experiment.method.info.label for experiment in experiments]
-    named = []
-    for label, own in zip(labels, settings, strict=True):
-        kin = [s for other, s in zip(labels, settings, strict=True) if other == label]
-        apart = [key for key in own if any(s.get(key) != own[key] for s in kin)]
-        words = ", ".join(f"{key}={own[key]}" for key in apart)
-        named.append(f"{label} ({words})" if words else label)
-    return named
-
-
-def flatten_spec(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested plain data as one level: ``training.lr`` -> ``0.01``."""
-    found: dict[str, str] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= flatten_spec(value, f"{name}.")
-        else:
-            found[name] = value if isinstance(value, str) else json.dumps(value)
-    return found
+def spec_texts(spec: Mapping[str, object]) -> dict[str, str]:
+    """A spec's values by dotted path, as a table shows them: ``training.lr`` -> ``0.01``."""
+    return {
+        path: value if isinstance(value, str) else json.dumps(value)
+        for path, value in flatten_spec(spec).items()
+    }
 
 
 def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:

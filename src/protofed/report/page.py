@@ -20,12 +20,12 @@ from markupsafe import Markup
 
 from protofed.analysis.comparison_table import (
     ComparisonTable,
-    Rule,
     compare_records,
     table_footnotes,
 )
 from protofed.analysis.finished_runs import check_comparable
 from protofed.errors import ProtofedError
+from protofed.experiment.result import ScoreRule
 from protofed.federation.evaluation import DomainScores
 from protofed.report import page_sections
 from protofed.report.charts import (
@@ -52,7 +52,7 @@ def render_report(
     runs: Sequence[ReportRun],
     confusions: Mapping[Path, RunConfusion] | None = None,
     baseline: str | None = None,
-    rule: Rule = "last_five",
+    rule: ScoreRule = "last_five",
     watched: bool = False,
 ) -> str:
     """The page; a watched one asks for its next version by itself."""
@@ -74,7 +74,7 @@ def _file(name: str) -> str:
 
 
 def _comparison(
-    runs: Sequence[ReportRun], baseline: str | None, rule: Rule
+    runs: Sequence[ReportRun], baseline: str | None, rule: ScoreRule
 ) -> ComparisonTable | None:
     """The table of the finished runs, if there are any."""
     records = [run.record for run in runs if run.record]
@@ -306,8 +306,12 @@ def open_server(port: int, page: str) -> ReportServer:
             return ReportServer(tried, page)
         except OSError as fault:
             if fault.errno != errno.EADDRINUSE:
-                raise ProtofedError(f"--port {tried}: {fault.strerror}; choose another") from fault
-    raise ProtofedError(f"--port {port}: this and the next ports are taken; choose another")
+                raise ProtofedError(
+                    f"cannot listen on port {tried}: {fault.strerror}", hint="choose another <port>"
+                ) from fault
+    raise ProtofedError(
+        f"port {port} and the next ones are taken by other programs", hint="choose another <port>"
+    )
 
 
 def watch_report(

@@ -21,8 +21,9 @@ from protofed.analysis.comparison_table import format_spread as scored
 from protofed.analysis.statistics import PairedDifference
 from protofed.experiment.model_card import repeat_command
 from protofed.experiment.result import mark_unseen
+from protofed.federation.remote_sites import counts_kept_back
 from protofed.report.charts import score_bar, stacked_bar
-from protofed.report.load_runs import ReportRun, flatten_spec
+from protofed.report.load_runs import ReportRun, spec_texts
 from protofed.runtime.atomic_io import format_bytes
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
@@ -131,7 +132,7 @@ def _specs(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     images = spec["data"]  # a folder's are taken as they are on record: it may be gone
     data = images if isinstance(images["revision"], str) else {"name": images["name"]}
     said = {"data": data, "method": {"name": spec["method"]["name"]}}
-    return flatten_spec(spec), flatten_spec(parse_experiment(said).to_dict())
+    return spec_texts(spec), spec_texts(parse_experiment(said).to_dict())
 
 
 def _said(table: Mapping[str, str]) -> dict[str, str]:
@@ -184,7 +185,7 @@ def environment_table(runs: Sequence[ReportRun]) -> HtmlTable:
     """Versions and data behind the runs; several values where they differ."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        for key, value in flatten_spec(run.world).items():
+        for key, value in spec_texts(run.world).items():
             values = found.setdefault(key.replace("data.", "images of ", 1), [])
             values.extend([value] * (value not in values))
     rows = [[TableCell(key), TableCell(", ".join(values))] for key, values in found.items()]
@@ -291,22 +292,35 @@ def auxiliary_table(runs: Sequence[ReportRun]) -> HtmlTable | None:
 
 
 def holdings_table(run: ReportRun) -> HtmlTable | None:
-    """How many images of each class every client holds."""
+    """How many training images each client holds: in all, and per class where that is known.
+
+    Classes get columns of their own up to `MOST_CLASSES` of them. Sites that told only their total
+    show "kept back" in place of their number of classes. None before the run has begun.
+    """
     if not run.parts:
         return None
-    names = list(dict.fromkeys(str(name) for part in run.parts for name in part["held"]))
-    names = sorted(names, key=_counting) if len(names) <= MOST_CLASSES else []
-    most = max((n for part in run.parts for n in part["held"].values()), default=1)
+    told = [part["held"] for part in run.parts if not counts_kept_back(part["held"])]
+    names = sorted({name for held in told for name in held}, key=_counting)
+    names = names if len(names) <= MOST_CLASSES else []
+    most = max((n for held in told for n in held.values()), default=1)
     rows = []
     for part in run.parts:
-        held: dict[str, int] = part["held"]
-        total = sum(held.values())
-        cells = [TableCell(f"client {part['client']}"), TableCell(str(part["domain"]))]
-        cells += [TableCell(str(total), total), TableCell(str(len(held)), len(held))]
-        rows.append(cells + [_counted(held.get(name, 0), most) for name in names])
+        total = sum(part["held"].values())
+        cells = [TableCell(f"client {part['client']}"), TableCell(part["domain"])]
+        rows.append(
+            [*cells, TableCell(str(total), total), *_class_cells(part["held"], names, most)]
+        )
     caption = f"Training images of each client by class (seed {run.seed})"
     head = ["client", "domain", "images", "classes", *names]
     return HtmlTable("holdings", caption, head, rows)
+
+
+def _class_cells(held: Mapping[str, int], names: Sequence[str], most: int) -> list[TableCell]:
+    """A client's number of classes, then its images of each of `names`."""
+    if counts_kept_back(held):
+        return [TableCell("kept back"), *(TableCell("-") for _ in names)]
+    counts = [_counted(held.get(name, 0), most) for name in names]
+    return [TableCell(str(len(held)), len(held)), *counts]
 
 
 def _counting(name: str) -> tuple[float, str]:

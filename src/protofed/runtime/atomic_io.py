@@ -7,7 +7,6 @@ each call of them fail in turn. Unfinished files end in `UNFINISHED`, and no rea
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,11 @@ from io import BufferedReader
 from pathlib import Path
 
 from protofed.errors import BusyError, ProtofedError
+
+try:
+    import fcntl
+except ImportError:
+    raise ProtofedError("protofed needs Linux or macOS; on Windows, run it inside WSL") from None
 
 UNFINISHED = ".tmp"
 
@@ -182,14 +186,21 @@ def format_bytes(count: float) -> str:
     return f"{count:.2f} GB"
 
 
-TRIES, PAUSE = 5, 0.02  # who only looks whether a folder is held holds it for a moment, too
+TRIES, PAUSE = 5, 0.02  # `is_locked` holds a lock for a moment, too
 
 
+# Not the package filelock: it cannot lock the folder itself, so every run folder would gain a lock
+# file, and it has no shared lock with which `is_locked` looks into a folder that is read-only.
 @contextmanager
 def file_lock(path: Path, busy: str = "") -> Iterator[None]:
-    """Hold a folder, or a file that is made for it; another's lock is waited for, or an error.
+    """Hold an exclusive lock on a folder, or on a file that is created for it.
 
-    It is an error where there are words for it. What is raised inside passes as it is.
+    If another process holds the lock, the call waits for it; with a text in `busy` it raises
+    `BusyError` with that text instead. The system releases the lock when the process ends, even if
+    it is killed. ::
+
+        with file_lock(run_folder, "another process is writing to it"):
+            ...
     """
     how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
     try:
@@ -213,7 +224,7 @@ def _lock(handle: int, busy: str) -> None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds a folder now; nobody holds one that is not there."""
+    """Whether any process holds the lock of a folder now; False if there is no such folder."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
