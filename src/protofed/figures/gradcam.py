@@ -89,7 +89,7 @@ RIGHT, WRONG = PALETTE[0], PALETTE[1]
 VEIL = 0.6  # how much the heat covers the image below it
 
 
-class TestImage(NamedTuple):
+class ExampleImage(NamedTuple):
     """One test image and where it is from."""
 
     domain: str
@@ -131,7 +131,7 @@ def draw_gradcam(runs: Sequence[Path], options: FigureOptions) -> Figure:
     return figure
 
 
-def sample_test_images(tests: Chosen, count: int, seed: int) -> list[TestImage]:
+def sample_test_images(tests: Chosen, count: int, seed: int) -> list[ExampleImage]:
     """So many random images (or all there are), from each domain in turn."""
     if count < 1:
         raise ProtofedError(f"gradcam: images is {count}, but must be 1 or more")
@@ -142,11 +142,12 @@ def sample_test_images(tests: Chosen, count: int, seed: int) -> list[TestImage]:
     rounds = range(max(map(len, queues.values())))
     order = [(name, at) for at in rounds for name in tests if at < len(queues[name])]
     return [
-        TestImage(name, tests[name].take(queues[name][at : at + 1])) for name, at in order[:count]
+        ExampleImage(name, tests[name].take(queues[name][at : at + 1]))
+        for name, at in order[:count]
     ]
 
 
-def explain_image(run: TrainedRun, picture: TestImage) -> HeatMap:
+def explain_image(run: TrainedRun, picture: ExampleImage) -> HeatMap:
     """What a run's model says about one image, and where it looked."""
     site, model = run.model()
     scores = run.scores(picture.data)
@@ -174,7 +175,7 @@ def plot_heat(axes: Axes, image: Tensor, heat: Tensor) -> None:
         axes.text(0.5, 0.06, "no heat", color="white", ha="center", transform=axes.transAxes)
 
 
-def _heat(axes: Axes, picture: TestImage, seen: HeatMap, classes: Sequence[str]) -> None:
+def _heat(axes: Axes, picture: ExampleImage, seen: HeatMap, classes: Sequence[str]) -> None:
     """A heat map over its image; below, what was predicted, and whether that is right."""
     plot_heat(axes, picture.data.images[0], seen.heat)
     chance, predicted = (value.item() for value in seen.chances.max(0))
