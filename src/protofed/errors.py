@@ -36,11 +36,21 @@ class ProtofedError(Exception):
         `option(name, value)` writes one option of the hint; `value` is empty if the hint gives
         none.
         """
-        hint = _OPTION.sub(lambda found: option(found[1], found[2] or ""), self.hint)
+        hint = render_options(self.hint, option)
         return f"{self.args[0]}\n{hint}" if hint else f"{self.args[0]}"
 
     def __str__(self) -> str:
-        return self.render(lambda name, value: f"`{name}={value}`" if value else f"`{name}`")
+        return self.render(python_option)
+
+
+def render_options(hint: str, option: Callable[[str, str], str]) -> str:
+    """A hint with each of its options, ``<name>`` or ``<name=value>``, as `option` writes them."""
+    return _OPTION.sub(lambda found: option(found[1], found[2] or ""), hint)
+
+
+def python_option(name: str, value: str = "") -> str:
+    """An option of a hint as a keyword of a function: ```out```, ```training.epochs=1```."""
+    return f"`{name}={value}`" if value else f"`{name}`"
 
 
 class BusyError(ProtofedError):

@@ -77,7 +77,7 @@ def test_a_failed_round_keeps_the_state_and_is_said(
     lying(monkeypatch, lambda client, step: client == 0 and step.round == 1)
     result = run(tiny(min_clients=3), tmp_path / "a", keep=(1,))
     assert [e["client"] for e in events(tmp_path / "a")] == [0, None]
-    assert "1 replies were refused and 1 rounds failed: see events.jsonl" in result.notices
+    assert "1 reply was refused and 1 round failed: see events.jsonl" in result.notices
     folder = RunDir(tmp_path / "a")
     one, two = (folder.kept(number) for number in (1, 2))
     assert one is not None

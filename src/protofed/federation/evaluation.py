@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import KeysView, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -153,11 +154,16 @@ def score_rules(evaluations: int, missing: Sequence[Sequence[str]] = ()) -> dict
     `missing` names, for each evaluation, the domains whose sites had not answered.
     """
     last = dict.fromkeys(name for names in missing[-1:] for name in names)
-    any_of = dict.fromkeys(name for names in missing[-LAST:] for name in names)
-    five = f"mean of the last {min(LAST, evaluations)} evaluations"
+    counted = min(LAST, evaluations)
+    times = Counter(name for names in missing[-LAST:] for name in names)
+    never = [name for name, count in times.items() if count == counted]
+    partly = [name for name, count in times.items() if count < counted]
+    five = f"mean of the last {'evaluation' if counted == 1 else f'{counted} evaluations'}"
     return {
         "last": "last round" + (f", without {', '.join(last)}" if last else ""),
-        "last_five": five + (f", not all with {', '.join(any_of)}" if any_of else ""),
+        "last_five": five
+        + (f", without {', '.join(never)}" if never else "")
+        + (f", not all with {', '.join(partly)}" if partly else ""),
     }
 
 
