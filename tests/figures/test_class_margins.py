@@ -130,5 +130,5 @@ def test_the_same_run_gives_the_same_bytes(
 
 def test_options_without_a_use_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     runs = [played(tmp_path_factory, "fedavg")]
-    with pytest.raises(ProtofedError, match="margins has no use for --domain"):
+    with pytest.raises(ProtofedError, match="margins does not use the option 'domain'"):
         draw_figure("margins", runs, FigureOptions(domain="print"))

@@ -37,7 +37,7 @@ def test_two_domains_are_bars_with_the_deviation_over_seeds(made: Made) -> None:
 
 
 def test_from_three_domains_on_it_is_a_radar(made: Made) -> None:
-    (axes,) = draw_figure("domains", [made(**FOUR)], FigureOptions(rule="last")).axes
+    (axes,) = draw_figure("domains", [made(**FOUR)], FigureOptions(score="last")).axes
     assert axes.name == "polar"
     scores = [mean_of_last(made(**FOUR), 1, name) for name in DOMAINS]
     (line,) = axes.lines
@@ -60,5 +60,5 @@ def test_the_same_runs_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
 def test_runs_on_other_data_are_refused(made: Made) -> None:
     with pytest.raises(ProtofedError, match="differ in data, partition"):
         draw_figure("domains", [made(), made(**FOUR)], FigureOptions())
-    with pytest.raises(ProtofedError, match="no use for --domain"):
+    with pytest.raises(ProtofedError, match="does not use the option 'domain'"):
         draw_figure("domains", [made()], FigureOptions(domain="print"))

@@ -55,7 +55,7 @@ def test_a_panel_for_each_run_and_round_shows_every_image(fedavg: Path, fedproto
 
 def test_rounds_show_the_model_of_their_time(fedavg: Path) -> None:
     run = open_trained_run(fedavg, 1)
-    tests = load_models.test_images("tsne", run, None)
+    tests = load_models.choose_test_images("tsne", run, None)
     chosen = load_models.sample_images(tests, SHOWN, 0, "t-SNE")
     expected = feature_maps.tsne_map(load_models.image_features(run, chosen), 0)
     numbers, _ = load_models.image_groups(run, chosen, "class")
@@ -73,7 +73,7 @@ def test_the_same_run_gives_the_same_bytes(fedavg: Path, tmp_path: Path) -> None
 def test_colours_may_tell_domains(fedavg: Path) -> None:
     axes = draw_figure("tsne", [fedavg], FigureOptions(by="domain")).axes[0]
     assert [dots.get_label() for dots in axes.collections] == ["optical", "print"]
-    tests = load_models.test_images("tsne", open_trained_run(fedavg), None)
+    tests = load_models.choose_test_images("tsne", open_trained_run(fedavg), None)
     chosen = load_models.sample_images(tests, SHOWN, 0, "t-SNE")
     sizes = [len(data) for data in chosen.values()]
     assert [len(dots.get_offsets()) for dots in axes.collections] == sizes  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from protofed.figures.gradcam import (
     last_convolution,
     sample_test_images,
 )
-from protofed.figures.load_models import test_images
+from protofed.figures.load_models import choose_test_images
 from protofed.figures.style import FigureOptions, save_figure
 from protofed.nets import NETS, build_net
 from protofed.testing.toy_federation import CLASSES, toy_data, toy_net
@@ -165,7 +165,7 @@ def test_images_come_from_each_domain_in_turn() -> None:
 def test_the_sheet_tells_what_each_run_predicts(run: Path) -> None:
     figure = draw_figure("gradcam", [run, run], FigureOptions(images=3, rounds=(2,)))
     opened = open_trained_run(run, 2)
-    pictures = sample_test_images(test_images("gradcam", opened, None), 3, seed=0)
+    pictures = sample_test_images(choose_test_images("gradcam", opened, None), 3, seed=0)
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert len(panels) == 9
     for row in (panels[3:6], panels[6:9]):

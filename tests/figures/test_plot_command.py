@@ -60,7 +60,7 @@ def test_every_option_reaches_the_figure(made: Made) -> None:
         "images": "2",
         "seed": "3",
     }.items():
-        with pytest.raises(ProtofedError, match=f"no use for --{option}"):
+        with pytest.raises(ProtofedError, match=f"does not use the option '{option}'"):
             call("partition", made(), f"--{option}", value)
 
 

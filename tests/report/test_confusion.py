@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from protofed.experiment.remote_experiment import PLACE
 from protofed.experiment.trained_run import open_trained_run
 from protofed.report.confusion import (
     ConfusionCache,
@@ -54,6 +55,17 @@ def test_each_run_is_asked_once_and_only_when_finished(made: Path, copy: Copy) -
     assert confusions.of(runs) == confusions.of(runs)
     assert list(confusions.of(runs)) == [made / "fedavg-0"]
     assert len(said) == 1
+
+
+def test_a_run_whose_images_are_elsewhere_is_not_opened(made: Path) -> None:
+    said: list[str] = []
+    here, there = read_runs([made / "fedavg-0", made / "fpl-0"])
+    data = there.experiment.data.model_copy(update={"name": PLACE})
+    away = there._replace(experiment=there.experiment.model_copy(update={"data": data}))
+    found = ConfusionCache(said.append).of([here, away])
+    assert said == ["confusion matrices 1/1: FedAvg, seed 0"]
+    assert found[here.folder].matrices
+    assert found[away.folder].fault == "the images of this run are at its sites"
 
 
 def test_missing_data_is_told_in_the_page(copy: Copy) -> None:

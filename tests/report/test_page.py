@@ -16,6 +16,7 @@ from protofed.analysis.comparison_table import (
 from protofed.analysis.finished_runs import check_comparable, read_record
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
+from protofed.federation.remote_sites import KEPT_BACK
 from protofed.report.load_runs import read_runs
 from protofed.report.page import render_report
 from protofed.spec.spec_parser import parse_experiment, read_spec
@@ -124,7 +125,7 @@ def test_runs_of_different_length_are_refused(made: Path, tmp_path: Path) -> Non
     run(parse_experiment({**TINY, "rounds": 1}), tmp_path / "short")
     with pytest.raises(ProtofedError, match="differ in rounds"):
         read_runs([made / "fpl-0", tmp_path / "short"])
-    with pytest.raises(ProtofedError, match="holds no run"):
+    with pytest.raises(ProtofedError, match="is not a run folder"):
         read_runs([tmp_path])
 
 
@@ -213,3 +214,17 @@ def test_a_damaged_folder_is_told_by_name(copy: Copy, name: str, text: str) -> N
     (folder / name).write_text(text)
     with pytest.raises(ProtofedError, match="fpl-0"):
         read_runs([folder])
+
+
+def test_counts_that_a_site_keeps_back_are_called_so(copy: Copy) -> None:
+    folder = copy("fpl-0")
+    parts = json.loads((folder / "partition.json").read_text())
+    parts[0]["held"] = {KEPT_BACK: 32}
+    parts[1]["held"] = {"7": 4, "10": 5}
+    (folder / "partition.json").write_text(json.dumps(parts[:2]))
+    head, first, second = page_of(folder).tables["holdings"]
+    assert head == ["client", "domain", "images", "classes", "7", "10"]
+    assert first[2:] == ["32", "kept back", "-", "-"]
+    assert second[2:] == ["9", "2", "4", "5"]
+    (folder / "partition.json").write_text(json.dumps(parts[:1]))
+    assert page_of(folder).tables["holdings"][1][2:] == ["32", "kept back"]

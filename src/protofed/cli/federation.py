@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from protofed.cli.options import FormatOption, JsonOption, chosen_format
 from protofed.cli.typer_fixes import option_flag
 from protofed.errors import ProtofedError, printable_text, render_options
 
@@ -179,7 +180,8 @@ def submit_command(
         float, typer.Option(min=1, help="Seconds to wait for the sites to come online.")
     ] = 120.0,
     home: Home = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    form: FormatOption = "terminal",
+    as_json: JsonOption = False,
 ) -> None:
     """Train with the sites that have joined; on the machine that serves.
 
@@ -196,7 +198,7 @@ def submit_command(
     names, count = ((), int(sites)) if sites.isdecimal() else (_listed(sites), 0)
     here, told = str(Path.cwd()), str(out or "")
     job = SubmittedJob(raw, here, told, names, count, deadline, wait, resume)
-    show_result(read_result(_played(job, home)), as_json)
+    show_result(read_result(_played(job, home)), chosen_format(form, as_json))
 
 
 def _played(job: SubmittedJob, home: Path | None) -> RunDir:

@@ -17,7 +17,6 @@ from protofed.core.training import torch_threads
 from protofed.deploy.request_judge import count_scores
 from protofed.deploy.serve import find_server
 from protofed.deploy.site_descriptions import parse_site_description
-from protofed.engines.engine import Engine
 from protofed.engines.flower_engine import (
     FlowerEngine,
     NoAnswer,
@@ -36,7 +35,7 @@ from protofed.experiment.remote_experiment import (
     remote_experiment,
 )
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell, default_folder
+from protofed.experiment.runner import ExperimentRun, RunProgress, default_folder
 from protofed.federation.remote_sites import (
     SiteDescription,
     agreed_classes,
@@ -195,12 +194,9 @@ def coordinate_run(messenger: SiteMessenger, job: SubmittedJob, listener: JobLis
         about = RunInfo(name, run_description(experiment, offers), experiment.rounds)
         roster = SiteRoster(remote_clients(experiment), test_sizes(experiment, offers))
         method, server, least = experiment.method, federation.server, experiment.min_clients
-
-        def make_engine(tell: Tell, note: Note) -> Engine:
-            where = messenger, method, server, roster, about
-            return FlowerEngine(*where, job.deadline, least, note, tell)
-
-        run = ExperimentRun(experiment, method, folder, federation, make_engine)
+        where = messenger, method, server, roster, about
+        engine: FlowerEngine[Any, Any] = FlowerEngine(*where, job.deadline, least)
+        run = ExperimentRun(experiment, method, folder, federation, engine)
         with closing(run):
             run.play(listener.watch)
     return folder

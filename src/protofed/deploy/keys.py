@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.errors import ProtofedError, printable_text
-from protofed.runtime.atomic_io import sync_directory
+from protofed.runtime.atomic_io import rename_over, sync_directory
 
 PORT = 8443  # where a server listens by default
 DAYS = 365  # a server's certificate
@@ -191,7 +191,7 @@ def _place(folder: Path, name: str, files: dict[str, bytes]) -> None:
     try:
         for file, content in files.items():
             _write_new(draft / file, content)
-        draft.rename(folder / name)
+        rename_over(draft, folder / name)
     except BaseException:
         shutil.rmtree(draft)
         raise

@@ -14,7 +14,9 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.prototypes import Prototypes
 from protofed.errors import ProtofedError, count_noun, printable_text
-from protofed.spec.spec_parser import explain_faults, parse_method, read_spec
+from protofed.spec.experiment_spec import parse_method
+from protofed.spec.spec_faults import explain_faults
+from protofed.spec.spec_parser import read_spec
 
 MOST_LINES = 5
 
@@ -66,7 +68,7 @@ class SitePolicy(BaseModel):
                 return f"this site's policy does not allow {name} (allowed: {allowed})"
         if self.max_rounds is not None and rounds > self.max_rounds:
             return f"{rounds} rounds, but this site's policy allows {self.max_rounds}"
-        if any(part.uses_prototype_counts for part in parts) and not self.send_counts:
+        if any(part.payload.counts for part in parts) and not self.send_counts:
             return (
                 f"{' with '.join(names)} weighs prototypes by the examples behind them, "
                 f"which this site's policy keeps back (send_counts = false)"
@@ -132,7 +134,7 @@ def read_policy(path: Path | None) -> SitePolicy:
         for name in policy.methods or ():
             parse_method(name)
     except ValidationError as fault:
-        lines = explain_faults(fault, ("policy",), list(SitePolicy.model_fields))
+        lines = explain_faults(fault, ("policy",), {"": list(SitePolicy.model_fields)})
         shown = [printable_text(f"{path}: {line}") for line in lines[:MOST_LINES]]
         raise ProtofedError("\n".join(shown)) from fault
     except ProtofedError as fault:

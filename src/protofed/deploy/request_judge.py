@@ -37,8 +37,8 @@ from protofed.runtime.json_files import (
     require_object,
     require_text,
 )
-from protofed.spec.experiment_spec import Experiment
-from protofed.spec.spec_parser import parse_method, spec_from_dict
+from protofed.spec.experiment_spec import Experiment, parse_method
+from protofed.spec.spec_parser import parse_experiment
 
 ANSWERED, REFUSED = "answered.jsonl", "refused.jsonl"
 MOST_REFUSED = 1 << 20  # bytes of refusals; older ones then go to a second file, and later away
@@ -258,7 +258,7 @@ def parse_description(text: str) -> RunDescription:
     require_list("data.domains", data.get("domains"), 1, MOST_SITES)
     classes = require_list("classes", fields["classes"], 1, MOST_CLASSES)
     require_int("sizes", len(sizes), 1, MOST_SITES)
-    experiment = spec_from_dict(spec)
+    experiment = parse_experiment(spec)
     if experiment.device != "cpu" or experiment.data.side > MOST_SIDE:
         raise ProtofedError("a device or a side that no site takes")
     counts = {

@@ -1,4 +1,4 @@
-"""What the runner asks of an engine."""
+"""What a run asks of an engine, and the events that a round reports."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.metrics import Tallies
 from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.errors import DivergedError, printable_text
+from protofed.errors import DivergedError, ProtofedError, printable_text
 from protofed.runtime.resources import explain_oom
 
 MOST_ID = 60  # letters of a client's id that anybody is shown
 
 
 class RoundEvent(NamedTuple):
-    """What went wrong in a leg: with one client's reply, or (no client) with the whole round."""
+    """Something that went wrong in an exchange: one client's reply, or (no client) the whole round.
+
+    The context counts from 0; texts and events.jsonl count rounds and exchanges from 1.
+    """
 
     context: RoundContext
     client: ClientId | None
     reason: str
-    diverged: bool = False  # the client itself says that its training came to NaN
+    diverged: bool = False  # the client itself reports that its training turned NaN
+    refused: bool = False  # a reply came, but not as the method's schema says
 
     @property
     def describe(self) -> str:
@@ -33,7 +37,7 @@ class RoundEvent(NamedTuple):
         return f"{where}: {who}{self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: a line of events.jsonl; rounds and legs count from 1."""
+        """As plain data: a line of events.jsonl; rounds and exchanges count from 1."""
         known = self.client is None or type(self.client) is int
         return {
             "round": self.context.round + 1,
@@ -46,42 +50,65 @@ class RoundEvent(NamedTuple):
 def expected_reply(
     method: Method[S, C], site: Site, client: ClientId, received: Message, context: RoundContext
 ) -> ReplyTemplate:
-    """What a client's reply to `received` is held against; `site` is the server's."""
+    """What a client's reply to `received` is compared with; `site` is the server's.
+
+    Combines the method's `reply_schema` and optional parts with the client's declared size.
+    """
     letter = method.reply_schema(site, received, context)
     return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
 
 
+def require_replies(replies: Mapping[ClientId, Message | Failure]) -> dict[ClientId, Message]:
+    """The replies of an exchange in which no client may fail; the first failure is raised."""
+    for client, reply in replies.items():
+        if isinstance(reply, Failure):
+            raise ProtofedError(f"client {client}: {reply.reason}")
+    return {client: reply for client, reply in replies.items() if isinstance(reply, Message)}
+
+
 def try_training(
     method: Method[S, C], site: Site, received: Message, state: C, context: RoundContext
-) -> tuple[Message, C]:
-    """Let a client train; where its training diverges, it says so and keeps its old state."""
+) -> tuple[Message | Failure, C]:
+    """Let a client train; returns its reply and its new state.
+
+    If its training diverges, returns a `Failure` and the old state. Running out of memory is raised
+    as a `ProtofedError` that names the client.
+    """
     try:
         with explain_oom(f"client {site.id}, in round {context.round + 1},"):
             return method.train(site, received, state, context)
     except DivergedError as fault:
-        return Message(fault=str(fault)), state
+        return Failure(str(fault), diverged=True), state
 
 
 class Engine(Protocol):
-    """Carries messages to the clients and back, and holds what the clients keep private."""
+    """Brings messages to the clients and replies back, and keeps the clients' private states.
+
+    A method and `run_round` see no difference between engines: in one process, in several, or over
+    a network. `news` collects lines for people; whoever shows them empties the list.
+    """
+
+    news: list[str]  # lines for people on what happened since somebody last emptied it
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> Mapping[ClientId, Message]:
-        """Let each addressed client train; the replies, in any order and without lost ones."""
+    ) -> Mapping[ClientId, Message | Failure]:
+        """Let each addressed client train: a reply or a failure for each, in any order."""
 
     def score(
         self, received: Message, who: Sequence[ClientId]
     ) -> dict[ClientId, dict[str, Tallies]]:
-        """The models of some clients, or of the server, on every test set that the engine can
-        bring them to; changes no state.
+        """Score clients' models, or the server's (id `SERVER`), on every test set within reach.
+
+        Returns the counts by client and by domain; domains that could not be scored are left out.
+        No state changes.
         """
 
     def save(self, folder: Path) -> None:
         """Write the private states of all clients into a folder."""
 
     def load(self, folder: Path) -> None:
-        """Take the private states back from a folder that `save` wrote."""
+        """Read the private states from a folder that `save` wrote."""
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Stop all processes and release resources; the engine cannot be used afterwards."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol
 
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.metrics import Tallies
 from protofed.core.reply_validation import FRAME, decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import SERVER, ClientId, RoundContext, Site
-from protofed.engines.engine import RoundEvent, expected_reply
+from protofed.engines.engine import expected_reply
 from protofed.engines.site_protocol import (
     SITE_NAME,
     SiteRequest,
@@ -275,8 +275,7 @@ class FlowerEngine(Generic[S, C]):
 
     A site that does not answer within `deadline` seconds is left out of the exchange; sites that
     are offline are waited for only while there are fewer than `least` answers. Private states stay
-    at the sites, so there is nothing to save or load here. `note` receives failed replies, `tell`
-    lines for people.
+    at the sites, so there is nothing to save or load here.
     """
 
     def __init__(
@@ -288,12 +287,11 @@ class FlowerEngine(Generic[S, C]):
         run: RunInfo,
         deadline: float,
         least: int,
-        note: Callable[[RoundEvent], None],
-        tell: Callable[[str], None],
     ):
         self.messenger, self.method, self.server = messenger, method, server
         self.roster, self.run = roster, run
-        self.deadline, self.least, self.note, self.tell = deadline, least, note, tell
+        self.deadline, self.least = deadline, least
+        self.news: list[str] = []
         self.session = secrets.token_hex(8)
         self.start: int | None = None  # the first round of this session
         self.finished = 0
@@ -302,7 +300,7 @@ class FlowerEngine(Generic[S, C]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> dict[ClientId, Message]:
+    ) -> dict[ClientId, Message | Failure]:
         self.finished = context.round + 1
         if self.start is None:
             self.start = context.round
@@ -322,15 +320,14 @@ class FlowerEngine(Generic[S, C]):
             for client, received in messages.items()
         }
         answers = self.messenger.ask(requests, self.deadline, self.least)
-        replies = {}
+        replies: dict[ClientId, Message | Failure] = {}
         for client in messages:
             try:
                 blob = _there(answers[names[client]])
-                replies[client] = self._checked(
-                    decode_reply(blob, held[client]), "train", context
-                ).reply
+                answer = self._checked(decode_reply(blob, held[client]), "train", context)
+                replies[client] = _plain_reply(answer.reply, names[client])
             except ProtofedError as fault:
-                self._note(context, client, str(fault))
+                replies[client] = _failure(names[client], str(fault))
         return replies
 
     def _packed(self, what: str, received: Message, context: RoundContext) -> bytes:
@@ -345,10 +342,6 @@ class FlowerEngine(Generic[S, C]):
         return check_response(
             answer, (what, self.run.name, self.session, context.round, context.exchange)
         )
-
-    def _note(self, context: RoundContext, client: ClientId, reason: str) -> None:
-        site = self.roster.clients[client]
-        self.note(RoundEvent(context, client, printable_text(f"{site}: {reason}", MOST_REASON)))
 
     def score(
         self, received: Message, who: Sequence[ClientId]
@@ -379,7 +372,7 @@ class FlowerEngine(Generic[S, C]):
         """Report something that may be so in every round; it stands in the scores each time."""
         if text not in self.reported:
             self.reported.add(text)
-            self.tell(printable_text(text, MOST_REASON))
+            self.news.append(printable_text(text, MOST_REASON))
 
     def save(self, folder: Path) -> None:
         """Nothing to write: each site has kept its own states under their rounds."""
@@ -390,6 +383,20 @@ class FlowerEngine(Generic[S, C]):
 
     def close(self) -> None:
         """Nothing runs here; the sites keep waiting for requests."""
+
+
+def _failure(site: str, reason: str, diverged: bool = False) -> Failure:
+    """A site's failure on one printable line."""
+    return Failure(printable_text(f"{site}: {reason}", MOST_REASON), diverged)
+
+
+def _plain_reply(reply: Message | Failure, site: str) -> Message | Failure:
+    """A site's reply; its own report of a failure is a stranger's text."""
+    if isinstance(reply, Message):
+        return reply
+    if type(reply.reason) is not str or type(reply.diverged) is not bool:
+        return _failure(site, "its report of a failure cannot be read")
+    return _failure(site, reply.reason, reply.diverged)
 
 
 def _there(answer: bytes | NoAnswer) -> bytes:

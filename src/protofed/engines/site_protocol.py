@@ -7,7 +7,7 @@ import re
 from dataclasses import field, replace
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.metrics import MAIN, CorrectCount, Tallies
 from protofed.core.site import RoundContext
 from protofed.errors import ProtofedError, printable_text
@@ -65,7 +65,7 @@ class SiteResponse:
     exchange: int
     text: str = ""  # JSON: of a site that describes itself or scores
     fault: str = ""  # why there is no answer
-    reply: Message = field(default_factory=Message)  # of a client that has trained
+    reply: Message | Failure = field(default_factory=Message)  # of a client that has trained
 
     @property
     def question(self) -> Question:
@@ -73,7 +73,9 @@ class SiteResponse:
         return self.what, self.run, self.session, self.round, self.exchange
 
 
-def make_response(ask: SiteRequest, text: str = "", reply: Message | None = None) -> SiteResponse:
+def make_response(
+    ask: SiteRequest, text: str = "", reply: Message | Failure | None = None
+) -> SiteResponse:
     """The answer to a request: text, or a reply of training."""
     made = SiteResponse(*ask.question, text=text)
     return made if reply is None else replace(made, reply=reply)
@@ -94,7 +96,7 @@ def check_response(answer: object, question: Question) -> SiteResponse:
 
     That includes a late answer to another request, and a refusal, whose reason is the error's text.
     """
-    if type(answer) is not SiteResponse or type(answer.reply) is not Message:
+    if type(answer) is not SiteResponse or type(answer.reply) not in (Message, Failure):
         raise ProtofedError(f"a {type(answer).__name__} is no answer")
     fields = (*answer.question, answer.text, answer.fault)
     if [type(field) for field in fields] != [str, str, str, int, int, str, str]:

@@ -1,11 +1,10 @@
-"""A trained model as one module from stored pixels to scores, with what there is to know of it."""
+"""A trained model as one module from stored pixels to scores, with its metadata."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -14,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod
-from protofed.core.model import Model, NetOutput
+from protofed.core.method import AnyMethod, Method
+from protofed.core.model import Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, PixelTransform, Site
@@ -40,14 +39,18 @@ Scale = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
 
 
 class ModelMetadata(BaseModel):
-    """Texts under these names lie in the file's own place for metadata, each as JSON."""
+    """What an exported file says about its model: classes, input, normalisation, scores, spec.
+
+    Each field is stored as JSON under its name, in the place that the file format has for metadata.
+    Unknown names are ignored when reading; values out of range are refused.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    protofed: Literal[1] = 1  # of this list; another number is another list
+    protofed: Literal[1] = 1  # version of this list
     classes: tuple[str, ...] = Field(min_length=1)
     side: int = Field(ge=1, le=4096)
-    channels: int = Field(ge=1, le=3)  # that the net sees; the file takes three in any case
+    channels: int = Field(ge=1, le=3)  # of the net's input; the file takes three in any case
     # Of red, green and blue between 0 and 1: subtracted, and divided by, inside the file.
     mean: tuple[Shift, ...] = Field(min_length=3, max_length=3)
     std: tuple[Scale, ...] = Field(min_length=3, max_length=3)
@@ -67,32 +70,35 @@ class ModelMetadata(BaseModel):
 
     @property
     def name(self) -> str:
-        """The model in one line."""
-        whose = "" if self.client is None else f", client {self.client} ({self.domain})"
-        return f"{self.method} with {self.net}, round {self.round} of {self.rounds}{whose}"
+        """Method, net and round in one line."""
+        owner = "" if self.client is None else f", client {self.client} ({self.domain})"
+        return f"{self.method} with {self.net}, round {self.round} of {self.rounds}{owner}"
 
     def texts(self) -> dict[str, str]:
-        """For metadata that holds nothing but texts."""
+        """The fields as JSON texts by name, for metadata that holds only text."""
         return {name: json.dumps(value) for name, value in self.model_dump(mode="json").items()}
 
     @classmethod
     def read(cls, texts: Mapping[str, str], file: object) -> ModelMetadata:
-        """The facts in a file's metadata; a stranger's file is refused."""
+        """Parse the metadata of a file; raises if it is damaged or not from protofed."""
         if "protofed" not in texts:
             raise ProtofedError(
-                f"{file} was not written by `protofed export`: its metadata does not name classes"
+                f"{file} was not written by `protofed export`: its metadata names no classes"
             )
         given = {n: parse_json(t, f"{file}: its {printable_text(n, 60)}") for n, t in texts.items()}
         try:
             return cls.model_validate(given)
         except ValidationError as fault:
             first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
-            told = printable_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
-            raise ProtofedError(f"{file}: its metadata is damaged: {told}") from fault
+            first_fault = printable_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+            raise ProtofedError(f"{file}: its metadata is damaged: {first_fault}") from fault
 
 
 def portable_spec(experiment: Experiment) -> dict[str, Any]:
-    """The spec without the path of a folder of images, which is nobody else's business."""
+    """The spec of an experiment without the path of a folder of images.
+
+    Only the last part of the path stays, so an exported file does not reveal the user's folders.
+    """
     spec = experiment.to_dict()
     if spec["data"]["name"] != experiment.data.label:
         spec["data"]["name"] = f"./{experiment.data.label}"
@@ -100,75 +106,45 @@ def portable_spec(experiment: Experiment) -> dict[str, Any]:
 
 
 class ModelOutputs(NamedTuple):
-    """What a model says of images."""
+    """The predictions of a model for N images and C classes.
+
+    `nearest` is None for models without prototypes, and for formats that do not store them.
+    """
 
     logits: Tensor  # [N, C]
     chances: Tensor  # [N, C] their softmax
     nearest: Tensor | None = None  # [N, C] minus squared distance to each class's next prototype
 
 
-Drawn = dict[str, Tensor]  # what a method drew to predict, by the meaning of the stream
+class InferenceModule(nn.Module):
+    """Images [N, side, side, 3] uint8 to class scores [N, C] and probabilities [N, C].
 
-
-@dataclass(frozen=True)
-class ListeningSite(Site):
-    """A site that remembers which model a method predicts with, and what it draws for that."""
-
-    heard: list[Model] = field(default_factory=list)
-    drawn: Drawn = field(default_factory=dict)
-
-    def forward_eval(self, model: Model, x: Tensor, *more: object) -> NetOutput:
-        self.heard.append(model)
-        return super().forward_eval(model, x, *more)
-
-    def randn(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
-        return self.drawn.setdefault(_meaning(key), super().randn(shape, *key))
-
-
-@dataclass(frozen=True)
-class FrozenSite(Site):
-    """A site whose net holds its weights already, and whose draws are drawn.
-
-    It looks with that net, whatever model it is told, so that a graph has no other weights.
+    The net holds the weights that the method predicts with (`Method.inference_model`), and
+    `inputs` what it gets beside the images (`Method.inference_inputs`).
     """
 
-    drawn: Drawn = field(default_factory=dict)
-
-    def forward_eval(self, model: Model, x: Tensor, *more: object) -> NetOutput:
-        out: NetOutput = self.net(x, *more)
-        return out
-
-    def randn(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
-        return self.drawn[_meaning(key)]
-
-
-def _meaning(key: tuple[int | str, ...]) -> str:
-    return " ".join(map(str, key))
-
-
-class InferenceModule(nn.Module):
-    """Images [N, side, side, 3] uint8 to logits [N, C] and probabilities [N, C]."""
-
-    def __init__(self, method: AnyMethod, site: FrozenSite, protos: Prototypes | None):
+    def __init__(
+        self,
+        method: AnyMethod,
+        net: Net,
+        pixels: PixelTransform,
+        inputs: Sequence[Tensor] = (),
+        protos: Prototypes | None = None,
+    ):
         super().__init__()
-        self.net = site.net
-        self.method, self.site, self.protos = method, site, protos
+        self.method, self.net, self.pixels = method, net, pixels
+        self.inputs, self.protos = tuple(inputs), protos
         self.eval()
 
-    @property
-    def pixels(self) -> PixelTransform:
-        """How stored images become the net's input."""
-        return self.site.pixels
-
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The whole way, as a graph that knows no protofed."""
-        x = self.pixels.normalize(images)
-        logits = self.method.predict(self.site, Message(), Model(), x)
+        """Images to logits and probabilities, as one graph that can be exported."""
+        out = self.net(self.pixels.normalize(images), *self.inputs)
+        logits = self.method.class_scores(out)
         return logits, logits.softmax(1)
 
     @torch.no_grad()
     def answer(self, images: Tensor) -> ModelOutputs:
-        """Scores, and the distances to prototypes where the method has some."""
+        """Predict images without gradients; includes distances to prototypes if there are any."""
         logits, chances = self(images)
         if self.protos is None:
             return ModelOutputs(logits, chances)
@@ -176,65 +152,68 @@ class InferenceModule(nn.Module):
         return ModelOutputs(logits, chances, self.protos.nearest_scores(z, self.net.classes))
 
 
-def record_inputs(
-    method: AnyMethod, site: Site, received: Message, state: object, images: Tensor
+def make_inference_module(
+    method: AnyMethod, site: Site, received: Message, state: object
 ) -> InferenceModule:
-    """The model that a method predicts with at a site, caught while it does so."""
-    listening = ListeningSite(**_fields(site))
-    method.predict(listening, received, state, site.pixels.normalize(images))
-    if len(listening.heard) != 1:
+    """The model that a method predicts with at a site, as a module of its own."""
+    if type(method).predict is not Method.predict:
         raise ProtofedError(
-            f"{method.info.label} asks {len(listening.heard)} models to predict; only the "
-            "model of a method that asks one can be taken along"
+            f"{method.info.label} has a predict() of its own, so its model cannot be exported",
+            hint="override inference_model(), inference_inputs() and class_scores() instead",
         )
-    return freeze_site(method, site, listening.heard[0], listening.drawn, received.protos)
+    model = method.inference_model(site, received, state)
+    return load_weights(method, site, model, method.inference_inputs(site), received.protos)
 
 
-def freeze_site(
+def load_weights(
     method: AnyMethod,
     site: Site,
     model: Model,
-    drawn: Drawn,
+    inputs: Sequence[Tensor],
     protos: Prototypes | None,
 ) -> InferenceModule:
-    """A copy of a site's net with the weights put in, as a module."""
+    """A copy of a site's net with a model's weights, as a module."""
     net = copy.deepcopy(site.net)
     net.load_state_dict({**model.weights, **model.buffers}, strict=True)
     net.requires_grad_(False)
-    _check_finite(
-        {**net.state_dict(), **drawn, **({"prototypes": protos.vectors} if protos else {})}
-    )
-    return InferenceModule(method, FrozenSite(**{**_fields(site), "net": net}, drawn=drawn), protos)
+    table = {"prototypes": protos.vectors} if protos else {}
+    more = {f"input {number}": part for number, part in enumerate(inputs)}
+    _check_finite({**net.state_dict(), **more, **table})
+    return InferenceModule(method, net, site.pixels, inputs, protos)
 
 
 def _check_finite(numbers: Mapping[str, Tensor]) -> None:
-    """Refuse a model that could say nothing of any image."""
+    """Raise for a model with NaN or infinity."""
     for name, one in numbers.items():
         if not one.isfinite().all():
             raise ProtofedError(
-                f"the model is of no use: {printable_text(name, 60)} holds NaN or infinity\n"
-                f"its file was damaged, or its training diverged: export or train it anew"
+                f"the model is unusable: {printable_text(name, 60)} holds NaN or infinity\n"
+                f"its file is damaged or its training diverged: export or train it again"
             )
 
 
-def _fields(site: Site) -> dict[str, Any]:
-    return {f.name: getattr(site, f.name) for f in fields(Site)}
-
-
-CHECKED = 64  # images that a written file is checked on, from all domains alike
+CHECKED = 64  # images that an export is checked on, equally many per domain
 DRAWN = "images of noise (the real ones are at the sites)"
 
 
 class TrainedProduct(NamedTuple):
-    """A model that can be asked, wherever it lies."""
+    """A model that can predict, from a run folder or from an exported file.
+
+    `answer` maps images [N, side, side, 3] uint8 to `ModelOutputs`. `portable` is None for formats
+    whose layers are not accessible; heat maps need it.
+    """
 
     facts: ModelMetadata
     answer: Callable[[Tensor], ModelOutputs]  # images [N, side, side, 3] uint8
-    portable: InferenceModule | None = None  # where it can be looked into, for heat maps
+    portable: InferenceModule | None = None  # None where layers are not accessible
 
 
 class LoadedModel(NamedTuple):
-    """A model of a run, and images with what the run itself says of them."""
+    """The model of a run, and what an export of it is checked against.
+
+    `images` are inputs and `logits` the run's own predictions for them; `kind` describes the
+    images.
+    """
 
     product: TrainedProduct
     portable: InferenceModule
@@ -244,14 +223,18 @@ class LoadedModel(NamedTuple):
 
 
 def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedModel:
-    """The newest model of a run; of personal methods, a client's own."""
+    """Load the newest model of a run; of personal methods, that of `client`.
+
+    The images of the result are test images of all domains. For a run across machines, whose images
+    are at its sites, they are random noise. Raises if a client is missing or superfluous.
+    """
     opened = open_trained_model(folder)
     away = is_remote(opened.experiment)
     _check_client(opened, client, away)
     images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
     site, state = opened.speaker(client)
     received = opened.method.publish(opened.server)
-    portable = record_inputs(opened.method, site, received, state, images[:1])
+    portable = make_inference_module(opened.method, site, received, state)
     with torch.no_grad():
         logits = opened.method.predict(site, received, state, site.pixels.normalize(images))
     facts = _facts(opened, RunDir(folder), client)
@@ -260,23 +243,23 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
 
 
 def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> None:
-    """A client must be named where each has a model, and only there; its model must be here."""
+    """Raise unless a client is named exactly where each has its own model, and that is here."""
     sites, label = opened.federation.sites, opened.method.info.label
     if not opened.method.personal:
         if client is not None:
-            raise ProtofedError(f"{label} has one model for all clients: leave --client out")
+            raise ProtofedError(f"{label} has one model for all clients", hint="leave <client> out")
         return
     if away:
         raise ProtofedError(
-            f"{label} leaves each site with a model of its own, and these models never left the "
-            f"sites: there is none here to take along"
+            f"{label} leaves each site with a model of its own; these models never left the "
+            f"sites, so there is none here to export"
         )
     if client not in sites:
         there = ", ".join(f"{number} ({site.domain})" for number, site in sorted(sites.items()))
         asked = "" if client is None else f", and there is no client {client}"
         raise ProtofedError(
-            f"{label} leaves each client with a model of its own{asked}\n"
-            f"choose one with --client: {there}"
+            f"{label} leaves each client with a model of its own{asked}\nclients: {there}",
+            hint="choose one with <client>",
         )
 
 
@@ -284,13 +267,13 @@ def _real_images(opened: TrainedRun) -> Tensor:
     """Test images of every domain, in colour."""
     tests = [test.images for test in opened.federation.tests.values() if len(test)]
     if not tests:
-        raise ProtofedError("this run has no test images, on which its model could be checked")
+        raise ProtofedError("this run has no test images to check its model on")
     each = -(-CHECKED // len(tests))
     return torch.cat([images[:each].expand(-1, -1, -1, 3) for images in tests])
 
 
 def _drawn(side: int) -> Tensor:
-    """Noise, where there are no images: a file must answer as the run on any pixels."""
+    """Random noise, where there are no images: file and run must agree on any pixels."""
     chance = rng("product", "drawn")
     return torch.randint(256, (CHECKED, side, side, 3), dtype=torch.uint8, generator=chance)
 
@@ -328,5 +311,5 @@ def _scores(folder: RunDir, number: int, client: ClientId | None) -> dict[str, A
         return {"last": {"rule": f"round {number}", "domains": newest.clients[str(client)]}}
     if not folder.done.exists():
         return {"last": {"rule": f"round {number}", **newest.scores.to_dict()}}
-    told = read_result(folder).to_dict()
-    return {name: told[name] for name in ("last", "last_five")}
+    result = read_result(folder).to_dict()
+    return {name: result[name] for name in ("last", "last_five")}

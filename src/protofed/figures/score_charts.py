@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from protofed.analysis.comparison_table import format_spread
 from protofed.analysis.finished_runs import RunRecord
 from protofed.analysis.grid import FULL
+from protofed.analysis.run_labels import add_settings
 from protofed.analysis.statistics import SeedSpread
 from protofed.core.method import AnyMethod
 from protofed.errors import ProtofedError
@@ -42,14 +43,17 @@ from protofed.figures.style import (
     series_style,
     set_title,
 )
-from protofed.spec.experiment_spec import describe_method
-from protofed.spec.spec_parser import parse_method
+from protofed.spec.experiment_spec import describe_method, parse_method
 
 MARKS = 10  # on a line, at most
 
 
 def draw_curves(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The accuracy after every evaluation, from scores.jsonl."""
+    """Draw accuracy over rounds, a line per method and setting.
+
+    Lines are means over seeds, bands the standard deviation. `options.domain` shows one domain
+    instead of the mean.
+    """
     options.only("curves", "domain")
     series, notes = compared_series(runs)
     figure = new_figure(6.4, 3.4)
@@ -103,8 +107,11 @@ WIDTH = 0.8  # of a group of bars
 
 
 def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The accuracy on every domain that has test images."""
-    options.only("domains", "rule")
+    """Draw the accuracy on each domain: bars, or a radar chart for three domains or more.
+
+    Domains without test images are left out.
+    """
+    options.only("domains", "score")
     series, notes = compared_series(runs)
     first = record_scores(series[0].records[0], options)
     domains = [name for name, score in first.domains.items() if score is not None]
@@ -122,7 +129,7 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
     spread = "" if radar else " (bars: ± standard deviation)"
     set_title(
         axes,
-        f"accuracy (%), {figure_heading(records, options.rule, spread)}",
+        f"accuracy (%), {figure_heading(records, options.score, spread)}",
         gap=14 if radar else 6,
     )
     legend_beside(axes)
@@ -132,7 +139,7 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
 def _cells(series: RunSeries, domains: Sequence[str], options: FigureOptions) -> list[SeedSpread]:
     """The accuracy on each domain over a series' seeds."""
-    at = [FigureOptions(domain=name, rule=options.rule) for name in domains]
+    at = [FigureOptions(domain=name, score=options.score) for name in domains]
     return [accuracy_spread(series.records, one) for one in at]
 
 
@@ -159,7 +166,7 @@ def _bars(axes: Axes, domains: Sequence[str], cells: dict[str, list[SeedSpread]]
 
 
 def _radar(axes: PolarAxes, domains: Sequence[str], cells: dict[str, list[SeedSpread]]) -> None:
-    """A polygon a series; the rings begin just below the lowest score, to tell them apart."""
+    """A polygon per series; the rings begin just below the lowest score, for contrast."""
     angles = np.linspace(0, 2 * np.pi, len(domains), endpoint=False)
     for place, (label, row) in enumerate(cells.items()):
         seen, means = series_style(place), [spread.mean for spread in row]
@@ -191,8 +198,11 @@ def _rings(scores: Sequence[float]) -> list[float]:
 
 
 def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """Bars from 0, so that their lengths compare; the numbers stand beside them."""
-    options.only("ablation", "domain", "rule")
+    """Draw a horizontal bar per variant of a method, with the baseline as a dashed line.
+
+    Bars start at 0, so that their lengths can be compared.
+    """
+    options.only("ablation", "domain", "score")
     series, notes = compared_series(runs)
     rows = baseline_first(match_ablations(series))
     spreads = [accuracy_spread(row.records, options) for row in rows]
@@ -215,15 +225,16 @@ def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
     axes.margins(x=0.2)
     axes.set_xlabel(f"{axis_label(options)}; dashed: {rows[0].label}")
     records = [record for row in rows for record in row.records]
-    set_title(axes, figure_heading(records, options.rule, " (± standard deviation)"))
+    set_title(axes, figure_heading(records, options.score, " (± standard deviation)"))
     add_footnotes(figure, notes)
     return figure
 
 
 def match_ablations(series: Sequence[RunSeries]) -> list[RunSeries]:
-    """Series in the order and with the names of the ablations that their method declares.
+    """Order and label series by the ablations that their method declares.
 
-    They are known where exactly one setting has no part taken away: it is the full method.
+    This needs exactly one setting of the method without an ablation: the full method. Other series
+    keep their labels and come first.
     """
     names: dict[str, str] = {}
     for kind in dict.fromkeys(type(one.method) for one in series):
@@ -245,7 +256,7 @@ def _names(settings: Sequence[AnyMethod]) -> dict[str, str]:
         _key(parse_method({**describe_method(full), **fields})): name
         for name, fields in full.ablations.items()
     }
-    return {**made, _key(full): f"{full.info.label} ({FULL})"} if made else {}
+    return {**made, _key(full): add_settings(full.info.label, FULL)} if made else {}
 
 
 def _ablated(method: AnyMethod) -> bool:

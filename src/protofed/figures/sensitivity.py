@@ -1,4 +1,4 @@
-"""How much hyperparameters matter: a line over one of them, a heat map over two."""
+"""How much hyperparameters matter: lines over one of them, a heat map over two."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.run_labels import format_value, short_field_name
 from protofed.errors import ProtofedError
 from protofed.figures.run_series import (
     REDEAL,
@@ -23,16 +24,13 @@ from protofed.figures.run_series import (
     error_bars,
     field_value,
     figure_heading,
-    format_value,
     group_by_method,
     group_by_setting,
     group_by_value,
     missing_seed_notes,
     read_run_records,
     require_varied_fields,
-    short_field_name,
     sorted_values,
-    spec_fields,
 )
 from protofed.figures.style import (
     BLACK,
@@ -47,6 +45,7 @@ from protofed.figures.style import (
     set_title,
     write_cells,
 )
+from protofed.spec.experiment_spec import flatten_spec
 
 DECADES = 1.3  # powers of ten between smallest and largest from which on the axis is logarithmic
 MOST_TICKS = 12
@@ -56,8 +55,11 @@ SENSITIVITY_HINT = (
 
 
 def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The accuracy over the one field that differs between runs of the same method."""
-    options.only("sensitivity", "domain", "rule")
+    """Draw accuracy over the one field that differs between runs of the same method.
+
+    A method with one setting is drawn as a horizontal line, unless the field changes the data.
+    """
+    options.only("sensitivity", "domain", "score")
     records = read_run_records(runs)
     (path,) = require_varied_fields("sensitivity", 1, records, SENSITIVITY_HINT)
     notes = [*missing_seed_notes(group_by_setting(records)), *check_sweep_records(records, [path])]
@@ -74,7 +76,7 @@ def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
     _axis(axes, values)
     axes.grid(axis="y")
     axes.set(xlabel=short_field_name(path), ylabel=axis_label(options))
-    set_title(axes, figure_heading(records, options.rule, " (± standard deviation)"))
+    set_title(axes, figure_heading(records, options.score, " (± standard deviation)"))
     legend_beside(axes)
     add_footnotes(figure, notes)
     return figure
@@ -117,7 +119,7 @@ def _line(
 
 def _level(axes: Axes, series: RunSeries, path: str, place: int, options: FigureOptions) -> None:
     """A method that the field does not move: a black line across, dashed for the first."""
-    fields = spec_fields(series.records[0].experiment)
+    fields = flatten_spec(series.records[0].experiment.to_dict())
     words = f" ({short_field_name(path)}={format_value(fields[path])})" if path in fields else ""
     mean = accuracy_spread(series.records, options).mean
     line = LINES[1:][place % len(LINES[1:])]
@@ -155,8 +157,11 @@ HEATMAP_HINT = (
 
 
 def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The mean accuracy over seeds for each pair of values of the two fields that differ."""
-    options.only("heatmap", "domain", "rule")
+    """Draw the mean accuracy over two fields that differ between runs of one method.
+
+    Pairs of values without a run stay empty.
+    """
+    options.only("heatmap", "domain", "score")
     records = read_run_records(runs)
     methods = list(group_by_method(records))
     if len(methods) > 1:
@@ -180,7 +185,7 @@ def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
     axes.set_xticks(range(len(columns)), [format_value(value) for value in columns])
     axes.set_yticks(range(len(rows)), [format_value(value) for value in rows])
     axes.set(xlabel=short_field_name(across), ylabel=short_field_name(down))
-    set_title(axes, f"{methods[0]}, {figure_heading(records, options.rule)}")
+    set_title(axes, f"{methods[0]}, {figure_heading(records, options.score)}")
     write_cells(image, cells, lambda cell: "-" if math.isnan(cell) else f"{cell:.2f}")
     add_footnotes(figure, notes)
     return figure

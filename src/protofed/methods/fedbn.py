@@ -1,4 +1,8 @@
-"""FedBN: batch normalisation stays at home (Li et al., ICLR 2021, Algorithm 1)."""
+"""FedBN: batch normalisation stays at its client (Li et al., ICLR 2021, Algorithm 1).
+
+Which layers are private -> batch_norm_names; local training with them -> train; the mean of all
+other layers -> merge, as in FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,22 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState
+from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
 from protofed.core.model import Model, Net
 from protofed.core.site import RoundContext, Site
 
 
 @dataclass(frozen=True)
 class FedBN(Method[ServerState, Model]):
-    """Federated averaging of all but the batch-norm layers, which each client keeps."""
+    """FedAvg of everything except the batch-norm layers, which each client keeps.
+
+    Domains differ most in their feature statistics, so a client's own batch norm adapts the shared
+    layers to its domain. All other weights travel up and down; weights and statistics of batch norm
+    are client state. Each client is scored with its own layers in the shared model (`personal`).
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedBN",
@@ -47,15 +55,18 @@ class FedBN(Method[ServerState, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        mine = replace(received, model=received.model | state)
-        reply, _ = super().train(site, mine, state, context)
-        private = batch_norm_names(site.net)
-        return replace(reply, model=reply.model.without(*private)), reply.model.only(*private)
+        start, private = received.model | state, batch_norm_names(site.net)
+        fitted = self.local_fit(site, received, state, context, start=start)
+        model, reply = fitted.trained, reply_from_fit(site, fitted)
+        return replace(reply, model=model.without(*private)), model.only(*private)
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(received.model | state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return received.model | state
 
 
 def batch_norm_names(net: Net) -> list[str]:
-    """The module paths of a net's batch-norm layers."""
+    """The module paths of a net's batch-norm layers, for `Model.only` and `Model.without`.
+
+    Empty if the net has none; then FedBN equals FedAvg.
+    """
     return [path for path, module in net.named_modules() if isinstance(module, _BatchNorm)]

@@ -8,7 +8,6 @@ models and of the states -> merge; their sum, from which clients start -> send.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo
+from protofed.core.method import Method, MethodInfo, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -26,7 +25,13 @@ from protofed.ops.losses import proximal_term
 
 @dataclass(frozen=True)
 class FedDyn(Method[DriftServer, Weights]):
-    """A spring to the start and a linear term that makes local optima agree with the global."""
+    """A quadratic and a linear term in each client's loss that make local and global optima agree.
+
+    Clients minimise cross entropy + (alpha / r_n) (||theta - theta^t||^2 / 2 + <theta, s_n>), where
+    r_n is the client's size over the mean size and s_n the sum of its moves so far. Only the model
+    travels, as in FedAvg. A client keeps s_n; the server keeps the unweighted mean model and the
+    mean of all s_n, and sends their sum.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedDyn",
@@ -53,7 +58,7 @@ class FedDyn(Method[DriftServer, Weights]):
         return dict.fromkeys(to, Message(self.start(server)))
 
     def start(self, server: DriftServer) -> Model:
-        """Where clients start; without a regulariser there is no state to count in."""
+        """The model that clients start from; with alpha = 0 no drift is added."""
         return server.client_start() if self.alpha else server.model
 
     def loss(
@@ -70,10 +75,10 @@ class FedDyn(Method[DriftServer, Weights]):
     def train(
         self, site: Site, received: Message, state: Weights, context: RoundContext
     ) -> tuple[Message, Weights]:
-        loss = partial(self.loss, site, received, state)
-        reply, _ = control_variates.local_fit(site, received.model, loss, context, self.clip)
-        move = control_variates.add_weights(reply.model.weights, received.model.weights, -1)
-        return reply, control_variates.add_weights(state, move)
+        clip = control_variates.clip_gradients(self.clip)
+        fitted = self.local_fit(site, received, state, context, on_gradients=clip)
+        move = control_variates.add_weights(fitted.trained.weights, received.model.weights, -1)
+        return reply_from_fit(site, fitted), control_variates.add_weights(state, move)
 
     def merge(
         self,

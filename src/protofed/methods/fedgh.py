@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site
@@ -26,7 +26,13 @@ from protofed.ops.prototype_collection import local_prototypes, stack_client_pro
 
 @dataclass(frozen=True)
 class FedGH(Method[ServerState, Model]):
-    """Clients' extractors stay their own; the server trains one head on their class means."""
+    """Clients keep their feature extractors; the server trains one head on their class means.
+
+    Instead of averaging models, the server trains the head by cross entropy on the prototypes of
+    all clients. Prototypes travel up, the head travels down. A client keeps its whole model and
+    replaces its head by the received one before training, so nets may differ below features of one
+    width. Each client is scored with its own model (`personal`).
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedGH",
@@ -64,10 +70,10 @@ class FedGH(Method[ServerState, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        start = replace(received, model=state | received.model)
-        reply, _ = super().train(site, start, state, context)
-        protos = local_prototypes(site, reply.model)
-        return replace(reply, model=Model(), protos=protos), reply.model
+        start = state | received.model
+        fitted = self.local_fit(site, received, state, context, start=start)
+        protos = local_prototypes(site, fitted.trained)
+        return replace(reply_from_fit(site, fitted), model=Model(), protos=protos), fitted.trained
 
     def merge(
         self,
@@ -86,8 +92,8 @@ class FedGH(Method[ServerState, Model]):
         sgd = SGD(lr=self.server_lr, momentum=0, weight_decay=0)
         return ServerState(fit_model(server.model, batches, loss, sgd).trained)
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return state
 
     def auxiliary_predictions(
         self, site: Site, received: Message, state: Model, x: Tensor
@@ -96,6 +102,9 @@ class FedGH(Method[ServerState, Model]):
 
 
 def head_loss(head: Model, z: Tensor, y: Tensor) -> Tensor:
-    """The cross entropy of a linear head on features [B, D] of classes [B]."""
+    """Cross entropy of a linear head on features z [B, D] with classes y [B]: a scalar.
+
+    `head` holds only ``head.weight`` [C, D] and ``head.bias`` [C]; the mean over the batch.
+    """
     weights = head.weights
     return F.cross_entropy(F.linear(z, weights["head.weight"], weights["head.bias"]), y)

@@ -1,14 +1,14 @@
-"""FedMD: federated learning by distilling what all say of public images (Li and Wang, 2019).
+"""FedMD: federated learning by distillation on public images (Li and Wang, 2019).
 
-Algorithm 1: draw of public images and their class scores -> send, train (leg 0); consensus, the
-mean score -> merge; digest, an approach to the consensus, and revisit, training on private images
--> train (leg 1). Its transfer learning on a labelled public set is left out.
+Algorithm 1: draw of public images and their class scores -> send, train (exchange 0); consensus,
+the mean score -> merge; digest, training towards the consensus, and revisit, training on private
+images -> train (exchange 1). Its transfer learning on a labelled public set is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar, cast
 
 import torch
@@ -26,14 +26,24 @@ from protofed.ops.losses import fit_consensus, public_logits
 
 @tree.node
 class FedMDServer(ServerState):
-    """Server state: no model, and between the legs the mean scores [n, C] of public images."""
+    """Server state: no model; between the exchanges the consensus.
+
+    The consensus is the mean of the clients' logits [n, C] on this round's public images.
+    """
 
     consensus: Tensor = field(default_factory=lambda: torch.zeros(0))  # empty between rounds
 
 
 @dataclass(frozen=True)
 class FedMD(Method[FedMDServer, Model]):
-    """Models stay at their clients and meet in the mean of their logits on public images."""
+    """Models stay at their clients and agree on the mean of their logits on public images.
+
+    No model is averaged. In the first exchange clients send their logits on a random batch of
+    public images; in the second they receive the mean, train towards it, and then train on their
+    own images. Row numbers and the consensus travel down, logits up. A client keeps its model,
+    which is what is scored (`personal`), so nets may differ. The server keeps the consensus between
+    the two exchanges.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMD",
@@ -95,10 +105,10 @@ class FedMD(Method[FedMDServer, Model]):
         consensus = cast(Tensor, received.extras["consensus"])
         digested = fit_consensus(site, state, rows, consensus, context, self.digest_epochs)
         # A round's only training on private images: the batches of a method with one leg.
-        start, first = replace(received, model=digested.trained), context._replace(exchange=0)
-        reply, _ = super().train(site, start, state, first)
-        metrics = {**reply.metrics, "digest": digested.loss}
-        return replace(reply, model=Model(), metrics=metrics), reply.model
+        first = context._replace(exchange=0)
+        fitted = self.local_fit(site, received, state, first, start=digested.trained)
+        metrics = {"loss": fitted.loss, "digest": digested.loss}
+        return Message(size=len(site.train), metrics=metrics), fitted.trained
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         if context.exchange == 1:
@@ -118,5 +128,5 @@ class FedMD(Method[FedMDServer, Model]):
         said = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
         return FedMDServer(Model(), tree.mean(said, [1.0] * len(said)))
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return state

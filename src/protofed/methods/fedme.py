@@ -1,8 +1,8 @@
 """FedMe, simplified: models exchanged and trained by mutual learning (Matsuda et al., SDM 2022).
 
-Half a round of cross entropy -> train (leg 0); the exchange -> send; deep mutual learning of the
-own and the exchanged model -> train (leg 1); the mean of each model's trained copies, then of all
-models -> merge. For PGCT's comparison: no clusters of clients, no change of architectures.
+Half a round of cross entropy -> train (exchange 0); the exchange -> send; deep mutual learning of
+the own and the exchanged model -> train (exchange 1); the mean of each model's trained copies, then
+of all models -> merge. For PGCT's comparison: no clusters of clients, no change of architectures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload
+from protofed.core.method import Method, MethodInfo, Payload, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training, fit_model
@@ -35,7 +35,13 @@ OTHER = "other"  # the extra in which a partner's model comes back
 
 @dataclass(frozen=True)
 class FedMe(Method[ExchangeServer, Model]):
-    """Each client's own and another client's model learn from its images and each other."""
+    """A client trains its own model and another client's together; each learns from the other.
+
+    A round has two exchanges. First clients train as in FedAvg; then each gets another client's
+    model and trains both by cross entropy + mutual * KL from the other. Both models travel up; the
+    server averages the two copies of each model, then all models by number of examples. A client
+    keeps its own model between the exchanges, the server the replies of the first.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMe",
@@ -84,8 +90,8 @@ class FedMe(Method[ExchangeServer, Model]):
     ) -> tuple[Message, Model]:
         now = phase_site(site, context, self.phase_epochs)
         if context.exchange == 0:
-            reply, _ = super().train(now, received, state, context)
-            return reply, reply.model
+            fitted = self.local_fit(now, received, state, context)
+            return reply_from_fit(now, fitted), fitted.trained
 
         def loss(pair: dict[str, Model], batch: TrainingBatch) -> Tensor:
             own, other = (site.forward_train(pair[name], batch.x).logits for name in ("own", OTHER))
@@ -95,9 +101,9 @@ class FedMe(Method[ExchangeServer, Model]):
             return mine + mutual_loss(other, own, batch.y, self.mutual)
 
         pair = {"own": state, OTHER: received.model}
-        fitted = fit_model(pair, now.batches(context), loss, site.training)
-        metrics = {"loss": fitted.loss / 2}  # of a model, so that both legs can be compared
-        trained, extras = fitted.trained["own"], {OTHER: fitted.trained[OTHER]}
+        both = fit_model(pair, now.batches(context), loss, site.training)
+        metrics = {"loss": both.loss / 2}  # of a model, so that both exchanges can be compared
+        trained, extras = both.trained["own"], {OTHER: both.trained[OTHER]}
         return Message(trained, extras=extras, size=len(site.train), metrics=metrics), Model()
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
@@ -126,5 +132,8 @@ class FedMe(Method[ExchangeServer, Model]):
 def assign_partners(
     site: Site, clients: Iterable[ClientId], context: RoundContext
 ) -> dict[ClientId, ClientId]:
-    """Whose model each client gets in this round; the same draw in `send` and `merge`."""
+    """Whose model each client gets in this round; the same draw in `send` and `merge`.
+
+    `clients` are those with a reply in the first exchange.
+    """
     return random_derangement(sorted(clients), site.rng("exchange", context.round))

@@ -1,9 +1,9 @@
 """FedMLP*: multi-level prototypes (Guo et al., 2024), reconstructed from the abstract.
 
-Only the abstract (arXiv:2312.09881) was at hand, and no code: it names prototypes, semantic
+Only the abstract (arXiv:2312.09881) was available, and no code: it names prototypes, semantic
 prototypes, and three regularisers. What each of them is, is our reading: means of features and a
-pull as in FedProto; means of softmax outputs and a divergence from them; a divergence from the
-client's previous model, for tasks that change over time, which is off where data stand still.
+term as in FedProto; means of softmax outputs and a KL term towards them; a KL term towards the
+client's previous model, for tasks that change over time, which is off if the data do not change.
 """
 
 from __future__ import annotations
@@ -19,24 +19,40 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, average_models
+from protofed.core.method import (
+    Method,
+    MethodInfo,
+    Payload,
+    ServerState,
+    average_models,
+    reply_from_fit,
+)
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import logit_kl, prototype_mse
-from protofed.ops.prototype_collection import PrototypeServer, site_outputs, stack_client_prototypes
+from protofed.ops.prototype_collection import site_outputs, stack_client_prototypes
 
 
 @tree.node
-class FedMLPServer(PrototypeServer):
-    """The model, prototypes of features, and prototypes of softmax outputs."""
+class FedMLPServer(ServerState):
+    """Server state: the model, prototypes of features, and prototypes of softmax outputs.
+
+    `semantic` has one row [C] per class: the mean softmax output of its images.
+    """
 
     semantic: Prototypes | None = None  # none before the first round
 
 
 @dataclass(frozen=True)
 class FedMLP(Method[FedMLPServer, Model | None]):
-    """Pulls to mean features, to mean softmax outputs, and to the client's previous model."""
+    """Terms that draw a client to mean features, mean softmax outputs, and its previous model.
+
+    Clients add to cross entropy lam1 * squared distance to the class's mean feature, lam2 * KL from
+    the class's mean softmax output and, if lam3 > 0, lam3 * KL from the model of their last round.
+    Model and both kinds of prototypes travel up and down; models are averaged as in FedAvg,
+    prototypes unweighted. The server keeps both; a client keeps its last model only if lam3 > 0.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMLP*",
@@ -83,11 +99,11 @@ class FedMLP(Method[FedMLPServer, Model | None]):
     def train(
         self, site: Site, received: Message, state: Model | None, context: RoundContext
     ) -> tuple[Message, Model | None]:
-        reply, _ = super().train(site, received, state, context)
-        out, labels = site_outputs(site, reply.model), site.train.labels
+        fitted = self.local_fit(site, received, state, context)
+        out, labels = site_outputs(site, fitted.trained), site.train.labels
         protos, semantic = class_means(out.z, labels), class_means(out.logits.softmax(1), labels)
-        reply = replace(reply, protos=protos, extras={"semantic": semantic})
-        return reply, reply.model if self.lam3 > 0 else None
+        reply = replace(reply_from_fit(site, fitted), protos=protos, extras={"semantic": semantic})
+        return reply, fitted.trained if self.lam3 > 0 else None
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         semantic = prototype_template(site.classes, site.classes)
@@ -103,11 +119,11 @@ class FedMLP(Method[FedMLPServer, Model | None]):
         extras = [reply.extras.get("semantic") for reply in replies.values()]
         semantic = stack_prototypes(table for table in extras if isinstance(table, Prototypes))
         protos = stack_client_prototypes(replies).uniform_mean()
-        return FedMLPServer(average_models(replies), protos, semantic.uniform_mean())
+        return FedMLPServer(average_models(replies), semantic.uniform_mean(), protos=protos)
 
 
 def semantic_pull(logits: Tensor, y: Tensor, semantic: Prototypes, classes: int) -> Tensor:
-    """KL(mean softmax output of the class || own) from logits [B, C], batch mean.
+    """KL(mean softmax output of the class || the image's own), from logits [B, C]: a batch mean.
 
     An image whose class has no row adds nothing but still counts in the mean.
     """

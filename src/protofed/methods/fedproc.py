@@ -1,8 +1,8 @@
 """FedProc: prototypical contrast on non-IID data (Mu et al., arXiv 2021).
 
-Class means of all clients' samples -> merge; contrast of a feature with the class centres (cosine,
-no temperature) and the shift from contrast to cross entropy over the rounds -> loss. In round 0,
-before there are centres, cross entropy stands alone, as in its code.
+Class means over all clients' samples -> merge; contrast of a feature with the class centres
+(cosine, no temperature) and the shift from contrast to cross entropy over the rounds -> loss. In
+round 0, before there are centres, cross entropy stands alone, as in its code.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, average_models
+from protofed.core.method import Method, MethodInfo, Payload, ServerState, average_models
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_contrastive
 from protofed.ops.prototype_collection import (
     Collect,
-    PrototypeServer,
+    fit_with_prototypes,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 
 
 @dataclass(frozen=True)
-class FedProc(Method[PrototypeServer, None]):
-    """From contrast with the class centres in early rounds to cross entropy in late ones."""
+class FedProc(Method[ServerState, None]):
+    """Contrast with global class centres in early rounds, cross entropy in late ones.
+
+    The loss is share * cross entropy + (1 - share) * contrast with the class centres of all
+    clients, and the share grows from 0 to 1 over the rounds. Model and class means travel up and
+    down. Models are averaged as in FedAvg, class means by number of examples. The server keeps the
+    centres, also of classes that no client sent in this round; clients keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProc",
@@ -54,17 +59,8 @@ class FedProc(Method[PrototypeServer, None]):
 
     @property
     def payload(self) -> Payload:
-        return Payload(up=("model", "protos"), down=("model", "protos"))
-
-    @property
-    def uses_prototype_counts(self) -> bool:
-        return self.style == "official"
-
-    def init_server(self, site: Site) -> PrototypeServer:
-        return PrototypeServer(site.initial_model())
-
-    def publish(self, server: PrototypeServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
+        parts = ("model", "protos")
+        return Payload(up=parts, down=parts, counts=self.style == "official")
 
     def loss(
         self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
@@ -82,7 +78,7 @@ class FedProc(Method[PrototypeServer, None]):
         return share * task + (1 - share) * prototype_contrastive(out.z, batch.y, protos, tau=1)
 
     def share(self, context: RoundContext) -> float:
-        """How much cross entropy counts in a round, from 0 to 1; contrast has the rest."""
+        """The weight of cross entropy in a round, from 0 to 1; the contrast has the rest."""
         if self.style == "official":
             return context.round / context.rounds
         return context.round / max(context.rounds - 1, 1)
@@ -90,25 +86,26 @@ class FedProc(Method[PrototypeServer, None]):
     def train(
         self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        train = super().train
-        return train_with_prototypes(
-            self.collect, site, lambda s: train(s, received, state, context)
-        )
+        return fit_with_prototypes(self, self.collect, site, received, state, context), state
 
     def merge(
         self,
         site: Site,
-        server: PrototypeServer,
+        server: ServerState,
         replies: Mapping[ClientId, Message],
         context: RoundContext,
-    ) -> PrototypeServer:
+    ) -> ServerState:
         table = stack_client_prototypes(replies)
         centres = table.weighted_mean() if self.style == "official" else table.uniform_mean()
-        return PrototypeServer(average_models(replies), add_absent_classes(centres, server.protos))
+        protos = add_absent_classes(centres, server.protos)
+        return ServerState(average_models(replies), protos=protos)
 
 
 def add_absent_classes(centres: Prototypes, old: Prototypes | None) -> Prototypes:
-    """The centres, and the old ones of classes that nobody had this time."""
+    """The new centres, and the old ones of classes that no client held in this round.
+
+    `old` is None before the first round.
+    """
     if old is None:
         return centres
     absent = ~torch.isin(old.labels, centres.labels)

@@ -1,6 +1,6 @@
 """FedTGP: trainable global prototypes (Zhang et al., AAAI 2024).
 
-Class means -> train; the pull to a global prototype -> loss; contrast of received with learned
+Class means -> train; the distance to a global prototype -> loss; contrast of received with learned
 prototypes under an adaptive margin -> merge, server_loss. `param_avg` averages models as well.
 """
 
@@ -18,31 +18,40 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, average_models
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, average_models
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_mse
 from protofed.ops.prototype_collection import (
     Collect,
-    PrototypeServer,
+    fit_with_prototypes,
     nearest_prototype_scores,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 from protofed.ops.prototype_generator import generate_vectors, init_generator, train_generator
 
 
 @tree.node
-class FedTGPServer(PrototypeServer):
-    """The model, the prototypes of classes seen so far, and what they grow from."""
+class FedTGPServer(ServerState):
+    """Server state: the model, the prototypes of classes seen so far, and their generator.
+
+    See `ops.prototype_generator` for what the generator is.
+    """
 
     seedling: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FedTGP(Method[FedTGPServer, Model]):
-    """A pull to class prototypes that the server trains to stay apart from one another."""
+    """Features are drawn to class prototypes that the server trains to stay apart from one another.
+
+    As FedProto, but the server does not average the clients' class means: it trains a generator of
+    one prototype per class, so that received means are near their own and at a margin from others.
+    Prototypes travel up and down, and with `param_avg` the model too, averaged as in FedAvg.
+    Without it each client keeps its own model, and nets may differ. The server keeps prototypes and
+    generator.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedTGP",
@@ -84,9 +93,6 @@ class FedTGP(Method[FedTGPServer, Model]):
     def init_client(self, site: Site) -> Model:
         return Model() if self.param_avg else site.initial_model()
 
-    def publish(self, server: FedTGPServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
-
     def loss(
         self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
@@ -99,10 +105,8 @@ class FedTGP(Method[FedTGPServer, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        train, start = super().train, replace(received, model=received.model | state)
-        reply, _ = train_with_prototypes(
-            self.collect, site, lambda s: train(s, start, state, context)
-        )
+        start = received.model | state
+        reply = fit_with_prototypes(self, self.collect, site, received, state, context, start)
         return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
@@ -123,12 +127,11 @@ class FedTGP(Method[FedTGPServer, Model]):
         seeds = train_generator(server.seedling, batches, loss, self.server_lr)
         labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
         protos = Prototypes(generate_vectors(seeds)[labels], labels, torch.ones_like(labels))
-        return FedTGPServer(
-            average_models(replies) if self.param_avg else server.model, protos, seeds
-        )
+        model = average_models(replies) if self.param_avg else server.model
+        return FedTGPServer(model, protos=protos, seedling=seeds)
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(received.model | state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return received.model | state
 
     def auxiliary_predictions(
         self, site: Site, received: Message, state: Model, x: Tensor
@@ -137,6 +140,10 @@ class FedTGP(Method[FedTGPServer, Model]):
 
 
 def server_loss(learned: Tensor, vectors: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Cross entropy over minus the distances of vectors [B, D] to learned [C, D], own + margin."""
+    """Cross entropy over distances of received vectors [B, D] to the learned ones [C, D]: a scalar.
+
+    The logit of class c is -(||v_b - l_c|| + margin * [c = y_b]), so a vector must be nearer to its
+    own prototype by the margin.
+    """
     squares = (vectors[:, None] - learned).square().sum(2) + 1e-12  # the root of 0 has no gradient
     return F.cross_entropy(-(squares.sqrt() + margin * F.one_hot(labels, len(learned))), labels)

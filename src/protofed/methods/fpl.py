@@ -2,7 +2,7 @@
 
 Eq. 2 class means -> train; Eq. 4-5 FINCH clusters of each class -> clusters; Eq. 6 their plain
 mean, Eq. 7-8 CPCL, Eq. 10 UPCR and Eq. 12 the sum -> loss. Eq. 7 prints tau upside down; cos / tau
-is meant, and what the code does. Eq. 9 drops the "1 +" of Eq. 8; we keep it.
+is meant, and is what the code does. Eq. 9 drops the "1 +" of Eq. 8; we keep it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Payload, average_models
+from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
@@ -26,15 +26,21 @@ from protofed.ops.finch import finch_clusters
 from protofed.ops.losses import Reduction, prototype_contrastive, prototype_mse
 from protofed.ops.prototype_collection import (
     Collect,
-    PrototypeServer,
+    fit_with_prototypes,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 
 
 @dataclass(frozen=True)
-class FPL(Method[PrototypeServer, None]):
-    """Contrast with cluster prototypes of all domains, and a pull to their unbiased mean."""
+class FPL(Method[ServerState, None]):
+    """Contrast with cluster prototypes of all domains, and a distance term to their unbiased mean.
+
+    Clients send their class means; the server clusters those of each class by FINCH and sends the
+    cluster means, so that every domain is represented and none dominates. Clients add a contrastive
+    loss with all cluster means (CPCL) and a squared distance to the mean of their class's clusters
+    (UPCR). Model and prototypes travel up and down; models are averaged as in FedAvg. The server
+    keeps the cluster prototypes; clients keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FPL",
@@ -70,12 +76,6 @@ class FPL(Method[PrototypeServer, None]):
     def payload(self) -> Payload:
         return Payload(up=("model", "protos"), down=("model", "protos"))
 
-    def init_server(self, site: Site) -> PrototypeServer:
-        return PrototypeServer(site.initial_model())
-
-    def publish(self, server: PrototypeServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
-
     def loss(
         self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
@@ -92,24 +92,20 @@ class FPL(Method[PrototypeServer, None]):
     def train(
         self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        train = super().train
-        return train_with_prototypes(
-            self.collect, site, lambda s: train(s, received, state, context)
-        )
+        return fit_with_prototypes(self, self.collect, site, received, state, context), state
 
     def merge(
         self,
         site: Site,
-        server: PrototypeServer,
+        server: ServerState,
         replies: Mapping[ClientId, Message],
         context: RoundContext,
-    ) -> PrototypeServer:
-        return PrototypeServer(
-            average_models(replies), self.clusters(stack_client_prototypes(replies))
-        )
+    ) -> ServerState:
+        protos = self.clusters(stack_client_prototypes(replies))
+        return ServerState(average_models(replies), protos=protos)
 
     def clusters(self, table: Prototypes) -> Prototypes:
-        """The plain mean of each FINCH cluster of each class's rows."""
+        """The unweighted mean of each FINCH cluster of a class's rows: several rows per class."""
         return stack_prototypes(self._clusters_of(table, label) for label in table.labels.unique())
 
     def _clusters_of(self, table: Prototypes, label: Tensor) -> Prototypes:

@@ -1,4 +1,4 @@
-"""Local (also SOLO): every client trains alone; the floor that a federation must beat."""
+"""Local (also SOLO): each client trains alone; the baseline that a federation must beat."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
 
 
 @dataclass(frozen=True)
 class Local(Method[ServerState, Model]):
-    """No communication: each client keeps its own model from round to round."""
+    """No communication: each client trains and keeps its own model from round to round.
+
+    Nothing travels and the server keeps nothing, so nets may differ. Each client is scored with its
+    own model on every domain (`personal`).
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="Local",
@@ -45,8 +48,8 @@ class Local(Method[ServerState, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        reply, _ = super().train(site, replace(received, model=state), state, context)
-        return replace(reply, model=Model()), reply.model
+        fitted = self.local_fit(site, received, state, context, start=state)
+        return replace(reply_from_fit(site, fitted), model=Model()), fitted.trained
 
     def merge(
         self,
@@ -57,5 +60,5 @@ class Local(Method[ServerState, Model]):
     ) -> ServerState:
         return server
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return state

@@ -1,7 +1,7 @@
 """MOON: model-contrastive federated learning (Li, He and Song, CVPR 2021).
 
 The contrast between features of the local, the global and the previous model -> loss; the model at
-the end of the client's last participation, which it pushes away from -> train, as client state.
+the end of the client's last participation, from which it is pushed away -> train, as client state.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState
+from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import RoundContext, Site, TrainingBatch
 
 
 @dataclass(frozen=True)
 class MOON(Method[ServerState, Model | None]):
-    """Features nearer to the global model's than to those of the client's previous model."""
+    """Features should be closer to the global model's than to those of the client's previous model.
+
+    Clients add mu times a contrastive loss over the features of three models: the one being
+    trained, the received one (near) and the client's own from its last round (far). Only the model
+    travels, averaged as in FedAvg. Each client keeps its previous model; in its first round the
+    term is off.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="MOON",
@@ -51,11 +57,14 @@ class MOON(Method[ServerState, Model | None]):
     def train(
         self, site: Site, received: Message, state: Model | None, context: RoundContext
     ) -> tuple[Message, Model | None]:
-        reply, _ = super().train(site, received, state, context)
-        return reply, reply.model
+        fitted = self.local_fit(site, received, state, context)
+        return reply_from_fit(site, fitted), fitted.trained
 
 
 def model_contrast(z: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
-    """-log of near's share of exp(cos(z, near) / tau) + exp(cos(z, far) / tau), [B, D], mean."""
+    """The contrastive loss of features z with `near` and `far` [B, D] each: a scalar, batch mean.
+
+    -log(e^n / (e^n + e^f)) with n = cos(z, near) / tau and f = cos(z, far) / tau.
+    """
     gap = F.cosine_similarity(z, far) - F.cosine_similarity(z, near)
     return F.softplus(gap / tau).mean()

@@ -1,4 +1,4 @@
-"""Run folders as a page needs them: finished or on their way, labelled apart, comparable."""
+"""Read run folders for a page: finished or not, with distinct labels, checked for comparability."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.analysis.finished_runs import RunRecord, check_comparable, read_record
+from protofed.analysis.run_labels import label_experiments
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
 from protofed.experiment.result import RunResult, read_evaluations
@@ -15,41 +16,48 @@ from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import Holdings, World, load_spec
 from protofed.federation.evaluation import DomainScores, Evaluation
 from protofed.runtime.atomic_io import file_sha256
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Experiment, flatten_spec
 
 FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.jsonl", "done")
 
 
 class ReportRun(NamedTuple):
-    """One run, as far as it is."""
+    """One run with everything that the page shows of it.
+
+    A run that has not finished has no `record`; one that has just begun has no parts, environment
+    or rounds either.
+    """
 
     folder: Path
     label: str
     experiment: Experiment
     evaluations: list[Evaluation]
     rounds: list[dict[str, Any]]
-    parts: Holdings  # who holds what; empty before the run has begun
+    parts: Holdings  # the images of each client; empty before the run has begun
     world: World  # versions, and the data's fingerprints; empty before the run has begun
     record: RunRecord | None  # of a finished run
 
     @property
     def seed(self) -> int:
-        """The seed of every random stream."""
+        """The seed of its random streams."""
         return self.experiment.seed
 
     @property
     def at(self) -> int:
-        """The rounds that it has behind it."""
+        """The number of its last finished round; 0 before the first."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     @property
     def name(self) -> str:
-        """Method and seed."""
+        """Label and seed."""
         return f"{self.label}, seed {self.seed}"
 
 
 def files_stamp(folders: Sequence[Path]) -> tuple[object, ...]:
-    """Something that changes whenever a file of these runs does."""
+    """A value that changes whenever a file of these runs changes.
+
+    Compares sizes and times of the files that a page is made from; missing files are fine.
+    """
     return tuple(_changed(folder / name) for folder in folders for name in FILES)
 
 
@@ -62,10 +70,14 @@ def _changed(file: Path) -> tuple[int, int]:
 
 
 def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
-    """All runs, in the order given; those that cannot stand in one table are refused."""
+    """Read all runs, in the order given; a folder that is named twice is read once.
+
+    Runs that cannot be compared in one table raise, also if they have not finished. A method with
+    several settings gets a label for each: ``FPL (tau=0.5)``.
+    """
     distinct = list({folder.resolve(): folder for folder in folders}.values())
     experiments = [_experiment(folder) for folder in distinct]
-    labels = _labels(experiments)
+    labels = label_experiments(experiments)
     found = [_read(*one) for one in zip(distinct, experiments, labels, strict=True)]
     begun = [run for run in found if run.world and run.parts]
     if begun:
@@ -76,33 +88,19 @@ def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
 
 def _experiment(folder: Path) -> Experiment:
     if not (folder / "spec.json").exists():
-        raise ProtofedError(f"{folder} holds no run: name run folders, for example runs/*")
+        raise ProtofedError(f"{folder} is not a run folder: give run folders, for example runs/*")
     return load_spec(folder)
 
 
-def _labels(experiments: Sequence[Experiment]) -> list[str]:
-    """The methods' labels; where one method runs with several settings, those that differ too."""
-    settings = [flatten_spec(experiment.to_dict()["method"]) for experiment in experiments]
-    labels = [experiment.method.info.label for experiment in experiments]
-    named = []
-    for label, own in zip(labels, settings, strict=True):
-        kin = [s for other, s in zip(labels, settings, strict=True) if other == label]
-        apart = [key for key in own if any(s.get(key) != own[key] for s in kin)]
-        words = ", ".join(f"{key}={own[key]}" for key in apart)
-        named.append(f"{label} ({words})" if words else label)
-    return named
+def spec_texts(spec: Mapping[str, object]) -> dict[str, str]:
+    """The values of a spec by dotted path, as text for tables: ``{"training.lr": "0.01"}``.
 
-
-def flatten_spec(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested plain data as one level: ``training.lr`` -> ``0.01``."""
-    found: dict[str, str] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= flatten_spec(value, f"{name}.")
-        else:
-            found[name] = value if isinstance(value, str) else json.dumps(value)
-    return found
+    Values other than texts are shown as JSON.
+    """
+    return {
+        path: value if isinstance(value, str) else json.dumps(value)
+        for path, value in flatten_spec(spec).items()
+    }
 
 
 def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:
@@ -121,7 +119,7 @@ def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:
 
 
 def _unfinished(run: ReportRun) -> RunRecord:
-    """A run on its way as a record without scores, so that its spec is checked like the others."""
+    """An unfinished run as a record without scores, to check its spec like the others."""
     nothing = DomainScores({})
     result = RunResult(
         run.folder, run.experiment.digest, {}, nothing, nothing, {}, None, None, (), 0.0
