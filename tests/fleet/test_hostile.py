@@ -37,7 +37,7 @@ ODD: list[dict[str, Any]] = [
     {"round": TWO},
     {"what": TWO},
     {"fault": TWO},
-    {"told": TWO},
+    {"text": TWO},
     {"round": True},
     {"reply": 7},
     {"fault": "I will not"},
