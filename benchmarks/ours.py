@@ -93,7 +93,7 @@ def engine(
     """The engine in this process for no workers, else that of worker processes."""
     if workers == 0:
         return closing(LocalEngine(method, sites))
-    return closing(WorkerEngine(method, sites, workers=workers, tell=print))
+    return closing(WorkerEngine(method, sites, workers=workers))
 
 
 def serve(

@@ -16,6 +16,8 @@ PAGES = [
     if BLOCK.search(page.read_text())
 ]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)]*)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -40,3 +42,19 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings get: lower case, no punctuation, hyphens for spaces."""
+    plain = (re.sub(r"[^\w\s-]", "", title.lower()) for title in HEADING.findall(page.read_text()))
+    return {title.strip().replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name
+)
+def test_links_lead_to_headings(page: Path) -> None:
+    for target, anchor in ANCHOR.findall(page.read_text()):
+        if not target.startswith("http"):
+            other = page.parent / target if target else page
+            assert anchor in anchors(other), f"{page}: {target}#{anchor}"

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod
 from protofed.core.prototypes import Prototypes
 from protofed.core.reply_validation import ReplyTemplate, rejection_reason
 from protofed.core.site import ClientId, RoundContext
 from protofed.deploy.policy import SitePolicy, read_policy
-from protofed.engines.engine import RoundEvent, expected_reply
+from protofed.engines.engine import RoundEvent, expected_reply, require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
 from protofed.federation.round import run_round
@@ -42,8 +42,8 @@ class Careful(LocalEngine[Any, Any]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> dict[ClientId, Message]:
-        replies = super().exchange(messages, context)
+    ) -> dict[ClientId, Message | Failure]:
+        replies = require_replies(super().exchange(messages, context))
         return {client: self.policy.filtered(reply) for client, reply in replies.items()}
 
 
@@ -70,7 +70,7 @@ def letters(name: str) -> list[tuple[Message, ReplyTemplate]]:
     for leg in range(method.exchanges):
         now = step._replace(exchange=leg)
         messages = method.send(site, server, sorted(sites), now)
-        replies = engine.exchange(messages, now)
+        replies = require_replies(engine.exchange(messages, now))
         for client, reply in replies.items():
             found.append((reply, expected_reply(method, site, client, messages[client], now)))
         server = method.merge(site, server, replies, now)
@@ -134,12 +134,12 @@ def test_a_method_says_whether_it_weighs_by_counts(name: str) -> None:
     """The result is the same without the counts, or the policy refuses the method beforehand."""
     method, hiding = ALL[name], SitePolicy(min_examples=1, send_counts=False)
     if untouched(name, hiding):
-        assert not method.uses_prototype_counts
+        assert not method.payload.counts
         return
     plain = played(method, SitePolicy(min_examples=1), [])
     hidden = played(method, hiding, [])
     same = tree.equal(models(plain), models(hidden))
-    assert same == (hiding.allows(method, 1) is None) == (not method.uses_prototype_counts)
+    assert same == (hiding.allows(method, 1) is None) == (not method.payload.counts)
 
 
 def models(server: Any) -> object:

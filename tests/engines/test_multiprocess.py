@@ -22,6 +22,7 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.metrics import Tallies
 from protofed.core.site import SERVER, ArrayDataset, RoundContext, Site
+from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.engines.multiprocess import WorkerEngine, WorkerPool, worker_count
 from protofed.errors import ProtofedError
@@ -41,7 +42,7 @@ class Borrowing(WorkerEngine[Any, Any]):
     def __init__(
         self, crew: WorkerPool, method: AnyMethod, sites: Sites, tests: dict[str, ArrayDataset]
     ):
-        super().__init__(method, sites, tests, workers=len(crew.workers), tell=pytest.fail)
+        super().__init__(method, sites, tests, workers=len(crew.workers))
         self.borrowed = crew
 
     def _hire(self) -> WorkerPool:
@@ -104,14 +105,15 @@ def test_patience_may_end_in_the_middle_of_a_round(hire: Hire) -> None:
 def test_a_dead_worker_is_told_and_its_client_begun_again() -> None:
     method = METHODS["fedavg"]()
     server, sites, tests = federation(method)
-    news: list[str] = []
-    engine = WorkerEngine(method, sites, tests, workers=1, tell=news.append)
+    engine = WorkerEngine(method, sites, tests, workers=1)
     assert engine._has_crew()
     assert engine.crew is not None
     engine.crew.workers[0].process.kill()
     state, _ = played(engine, server)
     longest = max((c for c in sites if c != SERVER), key=lambda c: (len(sites[c].train), -c))
-    assert news == [f"client {longest}: its worker process died (SIGKILL) and was started again"]
+    assert engine.news == [
+        f"client {longest}: its worker process died (SIGKILL) and was started again"
+    ]
     assert tree.equal(state, played(LocalEngine(method, sites, tests), server)[0])
 
 
@@ -171,7 +173,8 @@ def test_threads_are_the_specs_whatever_the_environment_says(
     server, sites, tests = federation(Telling())
     engine = WorkerEngine(Telling(), sites, tests, workers=1, threads=1)
     received = Telling().publish(Telling().init_server(server))
-    assert engine.exchange({0: received}, RoundContext(0, 1))[0].metrics == {"threads": 1.0}
+    replies = require_replies(engine.exchange({0: received}, RoundContext(0, 1)))
+    assert replies[0].metrics == {"threads": 1.0}
     engine.close()
 
 

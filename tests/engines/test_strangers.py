@@ -28,12 +28,11 @@ def test_a_method_that_workers_cannot_import_is_played_in_one_process(
     monkeypatch.setitem(sys.modules, "the_prompt", prompt)
     monkeypatch.setattr(TypedIn, "__module__", "the_prompt")
     server, sites, tests = federation(TypedIn())
-    told: list[str] = []
-    engine = WorkerEngine(TypedIn(), sites, tests, workers=1, tell=told.append)
+    engine = WorkerEngine(TypedIn(), sites, tests, workers=1)
     engine.patience = 0
     state, _ = played(engine, server)
     assert tree.equal(state, played(LocalEngine(FedAvg(), sites, tests), server)[0])
-    assert told == [
+    assert engine.news == [
         "workers cannot be used here, so one process does it all: No module named 'the_prompt'"
     ]
     assert capfd.readouterr().err == ""

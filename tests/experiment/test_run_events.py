@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.site import ClientId, RoundContext
-from protofed.engines.engine import Engine
+from protofed.engines.engine import Engine, require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
 from protofed.experiment import runner
@@ -35,8 +35,8 @@ def lying(monkeypatch: pytest.MonkeyPatch, bad: Bad) -> None:
     class Lying(LocalEngine[Any, Any]):
         def exchange(
             self, messages: Mapping[int, Message], context: RoundContext
-        ) -> dict[int, Message]:
-            replies = super().exchange(messages, context)
+        ) -> dict[int, Message | Failure]:
+            replies = require_replies(super().exchange(messages, context))
             return {c: nonsense(m) if bad(c, context) else m for c, m in replies.items()}
 
     def engine(experiment: Experiment, federation: Federation, *more: object) -> Engine:

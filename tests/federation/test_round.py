@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, ServerState
 from protofed.core.model import Model
 from protofed.core.serialization import pack_tree
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.engines.engine import RoundEvent
+from protofed.engines.engine import RoundEvent, require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import DivergedError, ProtofedError
 from protofed.federation.round import run_round
@@ -41,8 +41,8 @@ class TwistedEngine(LocalEngine[Any, Any]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> dict[ClientId, Message]:
-        replies = dict(super().exchange(messages, context))
+    ) -> dict[ClientId, Message | Failure]:
+        replies: dict[ClientId, Any] = dict(super().exchange(messages, context))
         return dict(self.twist(replies)) if context.exchange in self.legs else replies
 
 
@@ -77,7 +77,7 @@ def test_the_round_goes_on_with_the_rest_as_if_the_bad_client_had_been_lost(name
     assert tree.finite(bad)
     assert tree.equal(bad, lost)
     assert {event.client for event in events} == {2}
-    assert none == []
+    assert {(event.client, event.reason) for event in none} == {(2, "sent no reply")}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -123,12 +123,12 @@ def test_replies_repeated_and_in_any_order_count_once() -> None:
     site, sites = toy_sites(method)
     start = method.init_server(site)
     messages = method.send(site, start, sorted(sites), STEP)
-    once = LocalEngine(method, sites).exchange(messages, STEP)
+    once = require_replies(LocalEngine(method, sites).exchange(messages, STEP))
 
     class Postman(LocalEngine[Any, Any]):
         def exchange(
             self, messages: Mapping[ClientId, Message], context: RoundContext
-        ) -> dict[int, Message]:
+        ) -> dict[int, Message | Failure]:
             deliveries = [pair for pair in once.items() for _ in range(dice.randint(1, 3))]
             dice.shuffle(deliveries)
             return dict(deliveries)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.deploy.coordinator import SubmittedJob, coordinate_run
 from protofed.deploy.policy import SitePolicy
 from protofed.deploy.site_descriptions import parse_site_description
 from protofed.deploy.site_worker import RequestHandler
-from protofed.engines.engine import Engine
 from protofed.engines.flower_engine import (
     FlowerEngine,
     NoAnswer,
@@ -23,7 +22,7 @@ from protofed.engines.flower_engine import (
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
 from protofed.experiment.remote_experiment import remote_experiment
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell
+from protofed.experiment.runner import ExperimentRun, RunProgress
 from protofed.federation.build import Federation
 from protofed.federation.remote_sites import (
     SiteDescription,
@@ -154,16 +153,11 @@ def made(raw: Mapping[str, Any], post: Walking, folder: Path) -> Made:
     federation = remote_federation(experiment, known)
     fleet = SiteRoster(remote_clients(experiment), test_sizes(experiment, known))
     about = RunInfo(RUN, run_description(experiment, known), experiment.rounds)
-
-    def hire(tell: Tell, note: Note) -> Engine:
-        least = experiment.min_clients
-        carrier: Any = post
-        engine: FlowerEngine[Any, Any] = FlowerEngine(
-            carrier, experiment.method, federation.server, fleet, about, 9.0, least, note, tell
-        )
-        return engine
-
-    run = ExperimentRun(experiment, experiment.method, RunDir(folder), federation, hire)
+    least, carrier = experiment.min_clients, cast(Any, post)
+    engine: FlowerEngine[Any, Any] = FlowerEngine(
+        carrier, experiment.method, federation.server, fleet, about, 9.0, least
+    )
+    run = ExperimentRun(experiment, experiment.method, RunDir(folder), federation, engine)
     return Made(experiment, federation, run)
 
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState, average_models
 from protofed.core.model import Model, Net, NetOutput
 from protofed.core.site import SERVER, ArrayDataset, ClientId, RoundContext, Site
 from protofed.core.training import Training
+from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import Mail, run_round
 
@@ -64,9 +65,10 @@ class Losing(LocalEngine[Any, Any]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> dict[ClientId, Message]:
-        replies = super().exchange(messages, context)
-        return {client: reply for client, reply in replies.items() if client not in self.lost}
+    ) -> dict[ClientId, Message | Failure]:
+        replies = require_replies(super().exchange(messages, context))
+        lost = dict.fromkeys(self.lost, Failure("was lost"))
+        return {client: lost.get(client, reply) for client, reply in replies.items()}
 
 
 class Parabolas:

@@ -11,6 +11,7 @@ from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.site import RoundContext, Site
 from protofed.core.training import Training
+from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import run_round
 from protofed.methods.fedavg import FedAvg
@@ -52,9 +53,8 @@ def test_weights_and_batch_norm_buffers_are_the_weighted_mean() -> None:
     server_site, sites = toy_sites(FedAvg())
     method = FedAvg()
     server = method.init_server(server_site)
-    replies = LocalEngine(method, sites).exchange(
-        method.send(server_site, server, sorted(sites), STEP), STEP
-    )
+    messages = method.send(server_site, server, sorted(sites), STEP)
+    replies = require_replies(LocalEngine(method, sites).exchange(messages, STEP))
     merged = method.merge(server_site, server, replies, STEP).model
     total = sum(len(site.train) for site in sites.values())
     names = list(merged.weights) + list(merged.buffers)

@@ -8,6 +8,7 @@ from torch import nn
 
 from protofed.core import tree
 from protofed.core.site import RoundContext
+from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import run_round
 from protofed.methods.fedavg import FedAvg
@@ -33,7 +34,7 @@ def test_no_batch_norm_entry_ever_travels() -> None:
     method = FedBN()
     server = method.init_server(site)
     messages = method.send(site, server, sorted(sites), RoundContext(0, 1))
-    replies = LocalEngine(method, sites).exchange(messages, RoundContext(0, 1))
+    replies = require_replies(LocalEngine(method, sites).exchange(messages, RoundContext(0, 1)))
     for message in (*messages.values(), *replies.values()):
         assert tree.nbytes(message.model.only(*BN)) == 0
         assert message.model.buffers == {}

@@ -190,8 +190,8 @@ def test_every_batch_and_round_draws_anew_and_the_same_twice() -> None:
             {
                 loss(),
                 loss(number=1),
-                loss(step=RoundContext(1, 2)),
-                loss(step=RoundContext(0, 1, 1)),
+                loss(context=RoundContext(1, 2)),
+                loss(context=RoundContext(0, 1, 1)),
             }
         )
         == 4

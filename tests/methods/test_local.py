@@ -4,6 +4,7 @@ import torch
 
 from protofed.core import tree
 from protofed.core.site import RoundContext
+from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import run_round
 from protofed.methods.fedavg import FedAvg
@@ -16,7 +17,7 @@ def test_nothing_travels() -> None:
     site, sites = toy_sites(Local())
     method = Local()
     messages = method.send(site, method.init_server(site), sorted(sites), RoundContext(0, 1))
-    replies = LocalEngine(method, sites).exchange(messages, RoundContext(0, 1))
+    replies = require_replies(LocalEngine(method, sites).exchange(messages, RoundContext(0, 1)))
     assert all(m.parts == {} for m in (*messages.values(), *replies.values()))
 
 

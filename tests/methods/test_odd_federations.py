@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ArrayDataset, ClientId, RoundContext
 from protofed.core.training import Training
+from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import run_round
 from protofed.methods import METHODS
@@ -68,8 +69,8 @@ def played(name: str, data: Data, twist: Twist = lambda reply, number: reply) ->
     class Twisting(LocalEngine[Any, Any]):
         def exchange(
             self, messages: Mapping[int, Message], context: RoundContext
-        ) -> dict[int, Message]:
-            replies = super().exchange(messages, context)
+        ) -> dict[int, Message | Failure]:
+            replies = require_replies(super().exchange(messages, context))
             return {client: twist(reply, context.round) for client, reply in replies.items()}
 
     engine, server = Twisting(method, sites), method.init_server(site)

@@ -10,7 +10,7 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.model import Model
 from protofed.core.rng import rng
-from protofed.core.site import RoundContext, TrainingBatch
+from protofed.core.site import RoundContext
 from protofed.core.training import SGD, fit_model
 from protofed.methods.fedavg import FedAvg
 from protofed.ops import control_variates
@@ -162,21 +162,20 @@ def test_clipping_scales_the_whole_gradient_or_leaves_it_alone() -> None:
     assert tree.equal([leaf.grad for leaf in model.weights.values()], gradients)
 
 
-def test_descent_is_fedavgs_training_and_counts_its_steps() -> None:
-    _, sites = toy_sites(FedAvg())
+def test_local_fit_is_fedavgs_training_and_counts_its_steps() -> None:
+    method = FedAvg()
+    _, sites = toy_sites(method)
     site, step, received = sites[2], RoundContext(3, 4), Message(sites[2].initial_model())
     site = replace(site, training=replace(site.training, last_batch="keep"))  # 33 images by 8
-
-    def loss(model: Model, batch: TrainingBatch) -> Tensor:
-        return FedAvg().loss(site, received, None, model, batch)
-
-    expected, _ = FedAvg().train(site, received, None, step)
-    reply, steps = control_variates.local_fit(site, received.model, loss, step)
-    assert tree.equal(reply, expected)
-    assert steps == 2 * 5
-    clipped, _ = control_variates.local_fit(site, received.model, loss, step, clip=0.01)
+    expected, _ = method.train(site, received, None, step)
+    free = control_variates.clip_gradients(0)
+    fitted = method.local_fit(site, received, None, step, on_gradients=free)
+    assert tree.equal(fitted.trained, expected.model)
+    assert fitted.steps == 2 * 5
+    clip = control_variates.clip_gradients(0.01)
+    clipped = method.local_fit(site, received, None, step, on_gradients=clip)
     far, near = (
-        float(tree.squared_distance(m.model.weights, received.model.weights))
-        for m in (reply, clipped)
+        float(tree.squared_distance(m.trained.weights, received.model.weights))
+        for m in (fitted, clipped)
     )
     assert near < far / 10

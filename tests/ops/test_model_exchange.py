@@ -7,6 +7,7 @@ import torch
 
 from protofed.core import tree
 from protofed.core.message import Message
+from protofed.core.method import ServerState
 from protofed.core.model import Model
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import RoundContext, Site
@@ -20,7 +21,6 @@ from protofed.ops.model_exchange import (
     unwrap_state,
     wrap_state,
 )
-from protofed.ops.prototype_collection import PrototypeServer
 from protofed.testing import toy_sites
 
 
@@ -90,7 +90,7 @@ def test_a_full_box_can_be_saved() -> None:
 
 
 def test_a_base_methods_state_comes_back_whole_and_its_model_is_kept_once() -> None:
-    state = PrototypeServer(Model({"w": torch.ones(3)}), None)
+    state = ServerState(Model({"w": torch.ones(3)}))
     wrapped = wrap_state(state)
     assert tree.equal(unwrap_state(wrapped), state)
     assert tree.nbytes(wrapped) == tree.nbytes(state)

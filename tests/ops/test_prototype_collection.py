@@ -14,10 +14,10 @@ from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
 from protofed.ops.prototype_collection import (
     Collect,
+    FeatureRecorder,
+    fit_with_prototypes,
     local_prototypes,
-    recording_site,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 from protofed.testing import toy_sites
 
@@ -31,9 +31,7 @@ def client(number: int) -> Site:
 
 def trained(site: Site, collect: Collect) -> Message:
     received = Message(site.initial_model())
-    return train_with_prototypes(collect, site, lambda s: FedAvg().train(s, received, None, STEP))[
-        0
-    ]
+    return fit_with_prototypes(FedAvg(), collect, site, received, None, STEP)
 
 
 def table(message: Message) -> Prototypes:
@@ -110,13 +108,16 @@ def test_looking_changes_no_model_and_needs_no_order() -> None:
     torch.testing.assert_close(protos.vectors, turned.vectors)
 
 
-def test_a_watching_site_remembers_the_last_epoch_of_the_epochs_asked_for() -> None:
-    site = recording_site(client(0))
+def test_a_recorder_keeps_the_last_epoch_and_no_look_at_another_model() -> None:
+    site = client(0)
     model = site.initial_model()
-    for batch in site.batches(STEP, "warm up", epochs=3):
-        site.forward_train(model, batch.x)
-        site.forward_eval(model, batch.x)  # looks are not training
-    assert sum(len(labels) for _, labels in site.seen) == len(site.train)
+    with FeatureRecorder(site) as recorder:
+        for batch in site.batches(STEP):
+            recorder.expect(batch)
+            site.forward_train(model, batch.x)
+            site.forward_eval(model, batch.x)  # looks are not training
+    site.forward_train(model, batch.x)  # nor is what comes after it
+    assert sum(len(labels) for _, labels in recorder.seen) == len(site.train)
 
 
 def test_received_stacks_in_the_order_of_clients_and_skips_the_silent() -> None:

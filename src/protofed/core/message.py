@@ -24,7 +24,6 @@ class Message:
     extras: Mapping[str, Extra] = field(default_factory=dict)  # named: "control", "anchors"
     size: int = 0  # examples behind it
     metrics: Mapping[str, float] = field(default_factory=dict)
-    fault: str = ""  # what kept a client from its work, in words; such a reply is never merged
 
     @property
     def parts(self) -> dict[str, int]:
@@ -34,3 +33,11 @@ class Message:
         everything = {"model": self.model, "protos": self.protos, **self.extras}
         sizes = {name: tree.nbytes(part) for name, part in everything.items()}
         return {name: size for name, size in sizes.items() if size}
+
+
+@tree.node
+class Failure:
+    """What an engine returns for a client that gave no reply."""
+
+    reason: str  # one line for people
+    diverged: bool = False  # the client's own training turned NaN or infinite

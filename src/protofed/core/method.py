@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, cast
 
 import torch.nn.functional as F
@@ -13,25 +13,38 @@ from typing_extensions import TypeVar
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.model import ImageShape, Model, Net
-from protofed.core.prototypes import prototype_template
+from protofed.core.model import ImageShape, Model, Net, NetOutput
+from protofed.core.prototypes import Prototypes, prototype_template
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.core.training import STRICT, Training, fit_model
+from protofed.core.training import STRICT, FitResult, Training, fit_model
 
 
 @tree.node
 class ServerState:
-    """Server state: the product model. Methods that need more derive their own node from it."""
+    """What the server keeps between rounds: the global model and, if shared, prototypes.
+
+    A method that needs more derives its own node::
+
+        @tree.node
+        class AnchorServer(ServerState):
+            anchors: Tensor  # [C, D]
+    """
 
     model: Model
+    protos: Prototypes | None = field(default=None, kw_only=True)  # none before the first round
 
 
 class Payload(NamedTuple):
-    """The parts of messages that cross the wire: "model", "protos", names of extras."""
+    """What crosses the wire: parts are called "model", "protos", or by the name of an extra.
+
+    Sites check their policy against it, the model card prints it, and `check_method` compares it
+    with what really travels. The shapes of these parts are in `Method.reply_schema`.
+    """
 
     up: tuple[str, ...] = ("model",)  # from a client
     down: tuple[str, ...] = ("model",)  # to a client
     optional: tuple[str, ...] = ()  # parts of `up` that a reply may lack
+    counts: bool = False  # whether the counts behind prototypes change the result
 
 
 # What a method may ask of a federation. Equal features: nets may differ, the width of z not.
@@ -84,11 +97,6 @@ class Method(Generic[S, C]):
         return Payload()
 
     @property
-    def uses_prototype_counts(self) -> bool:
-        """Whether the counts behind prototypes change its result; then no site may hide them."""
-        return False
-
-    @property
     def needs(self) -> tuple[Need, ...]:
         """What it cannot do without; a run that lacks it is refused before it starts."""
         return ("equal nets",)
@@ -115,7 +123,7 @@ class Method(Generic[S, C]):
 
     def publish(self, server: S) -> Message:
         """The product: what is broadcast, and what is scored."""
-        return Message(model=server.model)
+        return Message(model=server.model, protos=server.protos)
 
     def send(
         self, site: Site, server: S, to: Sequence[ClientId], context: RoundContext
@@ -129,17 +137,41 @@ class Method(Generic[S, C]):
         """What a client minimises on one batch; may move `model`'s buffers, nothing else."""
         return F.cross_entropy(site.forward_train(model, batch.x).logits, batch.y)
 
+    def local_fit(
+        self,
+        site: Site,
+        received: Message,
+        state: C,
+        context: RoundContext,
+        *,
+        start: Model | None = None,
+        on_gradients: Callable[[Model], None] | None = None,
+        on_batch: Callable[[TrainingBatch], None] | None = None,
+    ) -> FitResult[Model]:
+        """Minimise `loss` on the client's images: the trained model, the steps, the mean loss.
+
+        Training starts from the received model, or from `start`. `on_gradients` may change the
+        gradients of the model before each step, for example to clip them; `on_batch` sees each
+        batch before its loss is computed.
+        """
+
+        def loss(model: Model, batch: TrainingBatch) -> Tensor:
+            if on_batch is not None:
+                on_batch(batch)
+            return self.loss(site, received, state, model, batch)
+
+        begin = received.model if start is None else start
+        return fit_model(begin, site.batches(context), loss, site.training, on_gradients)
+
     def train(
         self, site: Site, received: Message, state: C, context: RoundContext
     ) -> tuple[Message, C]:
-        """A client's work in one leg: its reply and its new private state."""
+        """A client's work in one exchange: its reply and its new private state.
 
-        def loss(model: Model, batch: TrainingBatch) -> Tensor:
-            return self.loss(site, received, state, model, batch)
-
-        fitted = fit_model(received.model, site.batches(context), loss, site.training)
-        reply = Message(model=fitted.trained, size=len(site.train), metrics={"loss": fitted.loss})
-        return reply, state
+        Most methods call `local_fit`, turn its result into a reply with `reply_from_fit`, and add
+        what their paper sends beside the model.
+        """
+        return reply_from_fit(site, self.local_fit(site, received, state, context)), state
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         """What a reply to `received` looks like: other keys, shapes or types are refused.
@@ -163,9 +195,30 @@ class Method(Generic[S, C]):
         """The server's new state from the replies that arrived, in the order of client ids."""
         return replace(server, model=average_models(replies))
 
+    def inference_model(self, site: Site, received: Message, state: C) -> Model:
+        """The whole model that predicts: what is scored, exported and looked into.
+
+        A personal method puts it together from what the server sent and what the client keeps,
+        as in ``received.model | state``.
+        """
+        return received.model
+
+    def inference_inputs(self, site: Site) -> tuple[Tensor, ...]:
+        """What the net gets beside the images when it predicts, the same for all images."""
+        return ()
+
+    def class_scores(self, out: NetOutput) -> Tensor:
+        """Class scores [B, C] from what the net gave; the largest is the prediction."""
+        return out.logits
+
     def predict(self, site: Site, received: Message, state: C, x: Tensor) -> Tensor:
-        """Class scores [B, C]; at the server, or at a client with its state if `personal`."""
-        return site.forward_eval(received.model, x).logits
+        """Class scores [B, C]; at the server, or at a client with its state if `personal`.
+
+        Override the three hooks above instead: a model is exported through them.
+        """
+        model = self.inference_model(site, received, state)
+        more = (part.to(x.device) for part in self.inference_inputs(site))
+        return self.class_scores(site.forward_eval(model, x, *more))
 
     def auxiliary_predictions(
         self, site: Site, received: Message, state: C, x: Tensor
@@ -175,6 +228,11 @@ class Method(Generic[S, C]):
 
 
 AnyMethod: TypeAlias = Method[Any, Any]  # for code that holds methods but never opens their states
+
+
+def reply_from_fit(site: Site, fitted: FitResult[Model]) -> Message:
+    """A client's reply after local training: its model, its examples and its mean loss."""
+    return Message(fitted.trained, size=len(site.train), metrics={"loss": fitted.loss})
 
 
 def average_models(replies: Mapping[ClientId, Message]) -> Model:

@@ -7,7 +7,7 @@ compares and averages all of them. Leaves that are not tensors (numbers, text, N
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import torch
@@ -18,7 +18,7 @@ NODES: dict[str, type] = {}
 LEAVES = (Tensor, bool, int, float, str, type(None))
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def node(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass that may stand in states and messages.
 

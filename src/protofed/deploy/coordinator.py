@@ -17,7 +17,6 @@ from protofed.core.training import torch_threads
 from protofed.deploy.request_judge import count_scores
 from protofed.deploy.serve import find_server
 from protofed.deploy.site_descriptions import parse_site_description
-from protofed.engines.engine import Engine
 from protofed.engines.flower_engine import (
     FlowerEngine,
     NoAnswer,
@@ -36,7 +35,7 @@ from protofed.experiment.remote_experiment import (
     remote_experiment,
 )
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import ExperimentRun, Note, RunProgress, Tell, default_folder
+from protofed.experiment.runner import ExperimentRun, RunProgress, default_folder
 from protofed.federation.build import Federation
 from protofed.federation.remote_sites import (
     SiteDescription,
@@ -176,11 +175,9 @@ def coordinate_run(post: SiteMessenger, job: SubmittedJob, listener: JobListener
         name = _run_name(folder, offers, experiment.digest)
         told = RunInfo(name, run_description(experiment, offers), experiment.rounds)
         fleet = SiteRoster(remote_clients(experiment), test_sizes(experiment, offers))
-
-        def hire(tell: Tell, note: Note) -> Engine:
-            return _engine(post, experiment, federation, fleet, told, job.deadline, note, tell)
-
-        with closing(ExperimentRun(experiment, experiment.method, folder, federation, hire)) as run:
+        engine = _engine(post, experiment, federation, fleet, told, job.deadline)
+        made = ExperimentRun(experiment, experiment.method, folder, federation, engine)
+        with closing(made) as run:
             run.play(listener.watch)
     return folder
 
@@ -192,11 +189,9 @@ def _engine(
     fleet: SiteRoster,
     told: RunInfo,
     deadline: float,
-    note: Note,
-    tell: Tell,
 ) -> FlowerEngine[Any, Any]:
     method, server, least = experiment.method, federation.server, experiment.min_clients
-    return FlowerEngine(post, method, server, fleet, told, deadline, least, note, tell)
+    return FlowerEngine(post, method, server, fleet, told, deadline, least)
 
 
 def _run_name(folder: RunDir, offers: Sequence[SiteDescription], digest: str) -> str:

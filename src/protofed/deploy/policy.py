@@ -57,7 +57,7 @@ class SitePolicy(BaseModel):
                 return f"this site's policy does not allow {name} (allowed: {allowed})"
         if self.max_rounds is not None and rounds > self.max_rounds:
             return f"{rounds} rounds, but this site's policy allows {self.max_rounds}"
-        if any(part.uses_prototype_counts for part in parts) and not self.send_counts:
+        if any(part.payload.counts for part in parts) and not self.send_counts:
             return (
                 f"{' with '.join(names)} weighs prototypes by the examples behind them, "
                 f"which this site's policy keeps back (send_counts = false)"

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod
 from protofed.core.metrics import count_correct
 from protofed.core.serialization import pack_tree, unpack_tree
@@ -196,14 +196,16 @@ class RequestHandler:
             self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, key)
             kept = self._trained(ask, seat, seat.own, state)
             store.keep(ask, key, kept)
-        return make_response(ask, reply=self.policy.filtered(kept.reply))
+        failed = isinstance(kept.reply, Failure)
+        return make_response(ask, reply=kept.reply if failed else self.policy.filtered(kept.reply))
 
     def _trained(self, ask: SiteRequest, seat: RunSeat, site: Site, state: Any) -> KeptReply:
         """What comes of a leg."""
         began = time.monotonic()
         with torch_threads(seat.brief.experiment.threads):
             reply, after = try_training(seat.method, site, ask.received, state, ask.step)
-        _tell_trained(ask, reply.fault, time.monotonic() - began)
+        failed = reply.reason if isinstance(reply, Failure) else ""
+        _tell_trained(ask, failed, time.monotonic() - began)
         return KeptReply(reply, after)
 
     def _score(self, ask: SiteRequest) -> SiteResponse:

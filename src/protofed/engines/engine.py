@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.metrics import Tallies
 from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.site import ClientId, RoundContext, Site
-from protofed.errors import DivergedError, printable_text
+from protofed.errors import DivergedError, ProtofedError, printable_text
 from protofed.runtime.resources import explain_oom
 
 MOST_ID = 60  # letters of a client's id that anybody is shown
@@ -23,7 +23,8 @@ class RoundEvent(NamedTuple):
     context: RoundContext
     client: ClientId | None
     reason: str
-    diverged: bool = False  # the client itself says that its training came to NaN
+    diverged: bool = False  # the client itself reports that its training turned NaN
+    refused: bool = False  # a reply came, but not as the method's schema says
 
     @property
     def describe(self) -> str:
@@ -51,30 +52,40 @@ def expected_reply(
     return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
 
 
+def require_replies(replies: Mapping[ClientId, Message | Failure]) -> dict[ClientId, Message]:
+    """The replies of an exchange in which no client may fail; the first failure is raised."""
+    for client, reply in replies.items():
+        if isinstance(reply, Failure):
+            raise ProtofedError(f"client {client}: {reply.reason}")
+    return {client: reply for client, reply in replies.items() if isinstance(reply, Message)}
+
+
 def try_training(
     method: Method[S, C], site: Site, received: Message, state: C, context: RoundContext
-) -> tuple[Message, C]:
-    """Let a client train; where its training diverges, it says so and keeps its old state."""
+) -> tuple[Message | Failure, C]:
+    """Let a client train; if its training diverges, that is a failure and its old state stays."""
     try:
         with explain_oom(f"client {site.id}, in round {context.round + 1},"):
             return method.train(site, received, state, context)
     except DivergedError as fault:
-        return Message(fault=str(fault)), state
+        return Failure(str(fault), diverged=True), state
 
 
 class Engine(Protocol):
     """Carries messages to the clients and back, and holds what the clients keep private."""
 
+    news: list[str]  # lines for people on what happened since somebody last emptied it
+
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> Mapping[ClientId, Message]:
-        """Let each addressed client train; the replies, in any order and without lost ones."""
+    ) -> Mapping[ClientId, Message | Failure]:
+        """Let each addressed client train: a reply or a failure for each, in any order."""
 
     def score(
         self, received: Message, who: Sequence[ClientId]
     ) -> dict[ClientId, dict[str, Tallies]]:
         """The models of some clients, or of the server, on every test set that the engine can
-        bring them to; changes no state.
+        bring them to; changes no state. Test sets that nobody could score are left out.
         """
 
     def save(self, folder: Path) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol
 
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.metrics import Tallies
 from protofed.core.reply_validation import FRAME, decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import SERVER, ClientId, RoundContext, Site
-from protofed.engines.engine import RoundEvent, expected_reply
+from protofed.engines.engine import expected_reply
 from protofed.engines.site_protocol import (
     SITE_NAME,
     SiteRequest,
@@ -186,11 +186,10 @@ class FlowerEngine(Generic[S, C]):
         run: RunInfo,
         deadline: float,
         least: int,
-        note: Callable[[RoundEvent], None],
-        tell: Callable[[str], None],
     ):
         self.post, self.method, self.server, self.fleet, self.run = post, method, server, fleet, run
-        self.deadline, self.least, self.note, self.tell = deadline, least, note, tell
+        self.deadline, self.least = deadline, least
+        self.news: list[str] = []
         self.session = secrets.token_hex(8)
         self.start: int | None = None  # the first round of this session
         self.finished = 0
@@ -198,7 +197,7 @@ class FlowerEngine(Generic[S, C]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> dict[ClientId, Message]:
+    ) -> dict[ClientId, Message | Failure]:
         self.finished = context.round + 1
         if self.start is None:
             self.start = context.round
@@ -218,15 +217,14 @@ class FlowerEngine(Generic[S, C]):
             for client, received in messages.items()
         }
         answers = self.post.ask(letters, self.deadline, self.least)
-        replies = {}
+        replies: dict[ClientId, Message | Failure] = {}
         for client in messages:
             try:
                 blob = _there(answers[names[client]])
-                replies[client] = self._checked(
-                    decode_reply(blob, held[client]), "train", context
-                ).reply
+                answer = self._checked(decode_reply(blob, held[client]), "train", context)
+                replies[client] = _plain_reply(answer.reply, names[client])
             except ProtofedError as fault:
-                self._note(context, client, str(fault))
+                replies[client] = _failure(names[client], str(fault))
         return replies
 
     def _letter(self, what: str, received: Message, context: RoundContext) -> bytes:
@@ -241,10 +239,6 @@ class FlowerEngine(Generic[S, C]):
         return check_response(
             answer, (what, self.run.name, self.session, context.round, context.exchange)
         )
-
-    def _note(self, context: RoundContext, client: ClientId, reason: str) -> None:
-        site = self.fleet.clients[client]
-        self.note(RoundEvent(context, client, printable_text(f"{site}: {reason}", MOST_REASON)))
 
     def score(
         self, received: Message, who: Sequence[ClientId]
@@ -264,7 +258,7 @@ class FlowerEngine(Generic[S, C]):
                 row = rows[SERVER if SERVER in rows else clients[name]]
                 row[name] = counts_from_json(told, self.fleet.tests[name])
             except ProtofedError as fault:
-                self.tell(printable_text(f"{name} has not scored: {fault}", MOST_REASON))
+                self.news.append(_failure(name, f"has not scored: {fault}").reason)
         return rows
 
     def save(self, folder: Path) -> None:
@@ -276,6 +270,20 @@ class FlowerEngine(Generic[S, C]):
 
     def close(self) -> None:
         """Nothing runs here; the sites go on waiting for messages."""
+
+
+def _failure(site: str, reason: str, diverged: bool = False) -> Failure:
+    """A site's failure on one printable line."""
+    return Failure(printable_text(f"{site}: {reason}", MOST_REASON), diverged)
+
+
+def _plain_reply(reply: Message | Failure, site: str) -> Message | Failure:
+    """A site's reply; its own report of a failure is a stranger's text."""
+    if isinstance(reply, Message):
+        return reply
+    if type(reply.reason) is not str or type(reply.diverged) is not bool:
+        return _failure(site, "its report of a failure cannot be read")
+    return _failure(site, reply.reason, reply.diverged)
 
 
 def _there(answer: bytes | NoAnswer) -> bytes:

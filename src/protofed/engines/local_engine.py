@@ -10,7 +10,7 @@ from typing import Generic
 import torch
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.metrics import Tallies, count_correct
 from protofed.core.serialization import pack_tree, unpack_tree
@@ -43,6 +43,7 @@ class LocalEngine(Generic[S, C]):
     ):
         self.method, self.sites, self.tests, self.order = method, sites, tests or {}, order
         self.scratch, self.device = scratch, device
+        self.news: list[str] = []
         self.states: MutableMapping[ClientId, C]  # only of clients that have trained
         self.states = SpillDict(IN_MEMORY, scratch)
 
@@ -54,20 +55,22 @@ class LocalEngine(Generic[S, C]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> Mapping[ClientId, Message]:
+    ) -> Mapping[ClientId, Message | Failure]:
         trained = ((c, *self._train(c, messages[c], context)) for c in self.order(messages))
-        return self._piled(trained)
+        return self._collect(trained)
 
-    def _piled(self, trained: Iterable[tuple[ClientId, Message, C]]) -> Mapping[ClientId, Message]:
-        """Take the states of clients as they come, and pile up their replies."""
-        replies: SpillDict[ClientId, Message] = SpillDict(IN_MEMORY, self.scratch)
+    def _collect(
+        self, trained: Iterable[tuple[ClientId, Message | Failure, C]]
+    ) -> Mapping[ClientId, Message | Failure]:
+        """Take the states of clients as they come, and collect their replies."""
+        replies: SpillDict[ClientId, Message | Failure] = SpillDict(IN_MEMORY, self.scratch)
         for client, reply, state in trained:
             replies[client], self.states[client] = reply, state
         return replies
 
     def _train(
         self, client: ClientId, received: Message, context: RoundContext
-    ) -> tuple[Message, C]:
+    ) -> tuple[Message | Failure, C]:
         """A client's reply and state; on another device there is room for one client at a time."""
         site, state = self.sites[client], self.state(client)
         if self.device == CPU:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, C, Method, S
 from protofed.core.metrics import Tallies, count_correct, merge_counts
 from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
@@ -362,12 +362,11 @@ class WorkerEngine(LocalEngine[S, C]):
         threads: int = 1,
         patience: float = 0,
         scratch: Path | None = None,
-        tell: Callable[[str], None] = lambda news: None,
     ):
         super().__init__(method, sites, tests, scratch=scratch)
         clients = len(sites.keys() - {SERVER})
         self.count, self.threads = min(workers, max(clients, 1)), threads
-        self.patience, self.tell = patience, tell
+        self.patience = patience
         self.crew: WorkerPool | None = None
         self.images = SharedTreeBuffer(shared_memory_handle())
         self.bare = self.images.write(shared_images(self.sites, self.tests))
@@ -376,12 +375,12 @@ class WorkerEngine(LocalEngine[S, C]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> Mapping[ClientId, Message]:
-        return self._piled(self._trained(messages, context))
+    ) -> Mapping[ClientId, Message | Failure]:
+        return self._collect(self._trained(messages, context))
 
     def _trained(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> Iterator[tuple[ClientId, Message, C]]:
+    ) -> Iterator[tuple[ClientId, Message | Failure, C]]:
         """Each client with its reply and its new state, as they finish."""
         waiting = sorted(messages, key=lambda c: (-len(self.sites[c].train), c))
         while waiting and not self._has_crew():
@@ -432,11 +431,13 @@ class WorkerEngine(LocalEngine[S, C]):
             self.crew = self._hire()
             try:
                 setup = WorkerSetup(self.method, self.threads, *without_pixels)
-                self.crew.set_up(setup, self.images, self.tell)
+                self.crew.set_up(setup, self.images, self.news.append)
             except Exception as fault:  # a method typed in at a prompt cannot be sent, for one
                 self._dismiss()
                 self.count = 0
-                self.tell(f"workers cannot be used here, so one process does it all: {fault}")
+                self.news.append(
+                    f"workers cannot be used here, so one process does it all: {fault}"
+                )
         return self.crew is not None
 
     def _hire(self) -> WorkerPool:

@@ -7,7 +7,7 @@ import re
 from dataclasses import field, replace
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.metrics import MAIN, CorrectCount, Tallies
 from protofed.core.site import RoundContext
 from protofed.errors import ProtofedError, printable_text
@@ -57,7 +57,7 @@ class SiteResponse:
     leg: int
     told: str = ""  # JSON: of a site that describes itself or scores
     fault: str = ""  # why there is no answer, in words
-    reply: Message = field(default_factory=Message)  # of a client that has trained
+    reply: Message | Failure = field(default_factory=Message)  # of a client that has trained
 
     @property
     def question(self) -> Question:
@@ -65,7 +65,9 @@ class SiteResponse:
         return self.what, self.run, self.session, self.round, self.leg
 
 
-def make_response(ask: SiteRequest, told: str = "", reply: Message | None = None) -> SiteResponse:
+def make_response(
+    ask: SiteRequest, told: str = "", reply: Message | Failure | None = None
+) -> SiteResponse:
     """An answer to a question."""
     made = SiteResponse(*ask.question, told=told)
     return made if reply is None else replace(made, reply=reply)
@@ -80,7 +82,7 @@ def make_refusal(ask: SiteRequest, fault: str) -> SiteResponse:
 
 def check_response(answer: object, question: Question) -> SiteResponse:
     """An answer to just this question; a fault, a late answer and all else that came is refused."""
-    if type(answer) is not SiteResponse or type(answer.reply) is not Message:
+    if type(answer) is not SiteResponse or type(answer.reply) not in (Message, Failure):
         raise ProtofedError(f"a {type(answer).__name__} is no answer")
     fields = (*answer.question, answer.told, answer.fault)
     if [type(field) for field in fields] != [str, str, str, int, int, str, str]:

@@ -17,7 +17,7 @@ from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, RoundContext
 from protofed.core.training import torch_threads
-from protofed.engines.engine import Engine, RoundEvent
+from protofed.engines.engine import Engine
 from protofed.engines.local_engine import CPU, LocalEngine
 from protofed.engines.multiprocess import WorkerEngine, worker_count
 from protofed.experiment.checkpoint import ResumePoint, load_server_state
@@ -43,7 +43,6 @@ def create_local_engine(
     scratch: Path,
     workers: Workers,
     asked: int,
-    tell: Callable[[str], None],
 ) -> LocalEngine[Any, Any]:
     """One process, or several if the machine can feed them; `asked` clients train in a round."""
     method, everyone, tests = experiment.method, federation.everyone, federation.tests
@@ -64,7 +63,6 @@ def create_local_engine(
         threads=experiment.threads,
         patience=patience,
         scratch=scratch,
-        tell=tell,
     )
 
 
@@ -80,9 +78,6 @@ class RunProgress(NamedTuple):
 
 
 Watch = Callable[[RunProgress], None]
-Tell = Callable[[str], None]  # a line for who watches
-Note = Callable[[RoundEvent], None]  # what went wrong, for the record
-Hire = Callable[[Tell, Note], Engine]
 
 
 def run(
@@ -120,11 +115,9 @@ def _local(
     """A run whose clients are all on this machine."""
     federation = build_federation(experiment)
     count = clients_per_round(experiment, len(federation.sites))
-
-    def hire(tell: Tell, note: Note) -> Engine:
-        return create_local_engine(experiment, federation, folder.path, workers, count, tell)
-
-    return ExperimentRun(experiment, experiment.method, folder, federation, hire, keep)
+    check_min_clients(experiment, count)
+    engine = create_local_engine(experiment, federation, folder.path, workers, count)
+    return ExperimentRun(experiment, experiment.method, folder, federation, engine, keep)
 
 
 def default_folder(experiment: Experiment) -> Path:
@@ -142,14 +135,14 @@ class ExperimentRun(Generic[S, C]):
         method: Method[S, C],
         folder: RunDir,
         federation: Federation,
-        hire: Hire,
+        engine: Engine,
         keep: Collection[int] = (),
     ):
         self.experiment, self.method, self.folder, self.keep = experiment, method, folder, keep
         self.news: list[str] = []  # not yet told
         self.incidents = RunEvents(experiment, folder)
         check_min_clients(experiment, clients_per_round(experiment, len(federation.sites)))
-        self.engine = hire(self.news.append, self.incidents.note)
+        self.engine = engine
         self.federation = federation.without_images()  # the engine has them
 
     def close(self) -> None:
@@ -184,8 +177,9 @@ class ExperimentRun(Generic[S, C]):
 
     def _told(self) -> tuple[str, ...]:
         """The news, once."""
-        told = tuple(self.news)
+        told = (*self.news, *self.engine.news)
         self.news.clear()
+        self.engine.news.clear()
         return told
 
     def _record_world(self, found: ResumePoint) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -14,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod
-from protofed.core.model import Model, NetOutput
+from protofed.core.method import AnyMethod, Method
+from protofed.core.model import Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, PixelTransform, Site
@@ -117,67 +116,32 @@ class ModelOutputs(NamedTuple):
     nearest: Tensor | None = None  # [N, C] minus squared distance to each class's next prototype
 
 
-Drawn = dict[str, Tensor]  # what a method drew to predict, by the meaning of the stream
-
-
-@dataclass(frozen=True)
-class ListeningSite(Site):
-    """A site that remembers which model a method predicts with, and what it draws for that."""
-
-    heard: list[Model] = field(default_factory=list)
-    drawn: Drawn = field(default_factory=dict)
-
-    def forward_eval(self, model: Model, x: Tensor, *more: object) -> NetOutput:
-        self.heard.append(model)
-        return super().forward_eval(model, x, *more)
-
-    def randn(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
-        return self.drawn.setdefault(_meaning(key), super().randn(shape, *key))
-
-
-@dataclass(frozen=True)
-class FrozenSite(Site):
-    """A site whose net holds its weights already, and whose draws are drawn.
-
-    It looks with that net, whatever model it is told, so that a graph has no other weights.
-    """
-
-    drawn: Drawn = field(default_factory=dict)
-
-    def forward_eval(self, model: Model, x: Tensor, *more: object) -> NetOutput:
-        out: NetOutput = self.net(x, *more)
-        return out
-
-    def randn(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
-        return self.drawn[_meaning(key)]
-
-
-def _meaning(key: tuple[int | str, ...]) -> str:
-    return " ".join(map(str, key))
-
-
 class InferenceModule(nn.Module):
     """A net with its method's prediction, as one module from pixels to probabilities.
 
-    Takes images [N, side, side, 3] uint8 and returns logits and probabilities, both [N, C] float32.
-    Normalisation is included, so that a file exported from it takes plain pixels.
+    Takes images [N, side, side, 3] uint8 and returns class scores and probabilities, both [N, C].
+    Normalisation is included, so that an exported file takes plain pixels. The net holds the
+    weights that the method predicts with (`Method.inference_model`), and `inputs` what it gets
+    beside the images (`Method.inference_inputs`).
     """
 
-    def __init__(self, method: AnyMethod, site: FrozenSite, protos: Prototypes | None):
+    def __init__(
+        self,
+        method: AnyMethod,
+        net: Net,
+        pixels: PixelTransform,
+        inputs: Sequence[Tensor] = (),
+        protos: Prototypes | None = None,
+    ):
         super().__init__()
-        self.net = site.net
-        self.method, self.site, self.protos = method, site, protos
+        self.method, self.net, self.pixels = method, net, pixels
+        self.inputs, self.protos = tuple(inputs), protos
         self.eval()
 
-    @property
-    def pixels(self) -> PixelTransform:
-        """How stored images become the input of the net."""
-        return self.site.pixels
-
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images to logits and probabilities, as one graph that can be exported."""
-        x = self.pixels.normalize(images)
-        logits = self.method.predict(self.site, Message(), Model(), x)
+        """Images to class scores and probabilities, as one graph that can be exported."""
+        out = self.net(self.pixels.normalize(images), *self.inputs)
+        logits = self.method.class_scores(out)
         return logits, logits.softmax(1)
 
     @torch.no_grad()
@@ -190,35 +154,34 @@ class InferenceModule(nn.Module):
         return ModelOutputs(logits, chances, self.protos.nearest_scores(z, self.net.classes))
 
 
-def record_inputs(
-    method: AnyMethod, site: Site, received: Message, state: object, images: Tensor
+def make_inference_module(
+    method: AnyMethod, site: Site, received: Message, state: object
 ) -> InferenceModule:
-    """The model that a method predicts with at a site, caught while it does so."""
-    listening = ListeningSite(**_fields(site))
-    method.predict(listening, received, state, site.pixels.normalize(images))
-    if len(listening.heard) != 1:
+    """The model that a method predicts with at a site, as a module of its own."""
+    if type(method).predict is not Method.predict:
         raise ProtofedError(
-            f"{method.info.label} asks {len(listening.heard)} models to predict; only the "
-            "model of a method that asks one can be taken along"
+            f"{method.info.label} has a predict() of its own, so its model cannot be exported",
+            hint="override inference_model(), inference_inputs() and class_scores() instead",
         )
-    return freeze_site(method, site, listening.heard[0], listening.drawn, received.protos)
+    model = method.inference_model(site, received, state)
+    return load_weights(method, site, model, method.inference_inputs(site), received.protos)
 
 
-def freeze_site(
+def load_weights(
     method: AnyMethod,
     site: Site,
     model: Model,
-    drawn: Drawn,
+    inputs: Sequence[Tensor],
     protos: Prototypes | None,
 ) -> InferenceModule:
-    """A copy of a site's net with the weights put in, as a module."""
+    """A copy of a site's net with a model's weights, as a module."""
     net = copy.deepcopy(site.net)
     net.load_state_dict({**model.weights, **model.buffers}, strict=True)
     net.requires_grad_(False)
-    _check_finite(
-        {**net.state_dict(), **drawn, **({"prototypes": protos.vectors} if protos else {})}
-    )
-    return InferenceModule(method, FrozenSite(**{**_fields(site), "net": net}, drawn=drawn), protos)
+    table = {"prototypes": protos.vectors} if protos else {}
+    more = {f"input {number}": part for number, part in enumerate(inputs)}
+    _check_finite({**net.state_dict(), **more, **table})
+    return InferenceModule(method, net, site.pixels, inputs, protos)
 
 
 def _check_finite(numbers: Mapping[str, Tensor]) -> None:
@@ -229,10 +192,6 @@ def _check_finite(numbers: Mapping[str, Tensor]) -> None:
                 f"the model is unusable: {printable_text(name, 60)} holds NaN or infinity\n"
                 f"its file is damaged or its training diverged: export or train it again"
             )
-
-
-def _fields(site: Site) -> dict[str, Any]:
-    return {f.name: getattr(site, f.name) for f in fields(Site)}
 
 
 CHECKED = 64  # images that an export is checked on, equally many per domain
@@ -277,7 +236,7 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
     images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
     site, state = opened.speaker(client)
     received = opened.method.publish(opened.server)
-    portable = record_inputs(opened.method, site, received, state, images[:1])
+    portable = make_inference_module(opened.method, site, received, state)
     with torch.no_grad():
         logits = opened.method.predict(site, received, state, site.pixels.normalize(images))
     facts = _facts(opened, RunDir(folder), client)

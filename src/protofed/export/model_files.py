@@ -27,7 +27,7 @@ from protofed.export.inference_module import (
     ModelMetadata,
     ModelOutputs,
     TrainedProduct,
-    freeze_site,
+    load_weights,
 )
 from protofed.federation.build import NOTHING, build_nets
 from protofed.runtime.atomic_io import atomic_write
@@ -37,7 +37,7 @@ from protofed.spec.spec_parser import spec_from_dict
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-PROTOTYPES, DRAWN = "prototypes.", "drawn."  # prefixes of tensors that are not weights
+PROTOTYPES, INPUTS = "prototypes.", "inputs."  # prefixes of tensors that are not weights
 TABLE = ("vectors", "labels", "counts")
 
 
@@ -49,7 +49,7 @@ def safetensors_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
     tensors = dict(portable.net.state_dict())
     if portable.protos is not None:
         tensors |= {f"{PROTOTYPES}{name}": getattr(portable.protos, name) for name in TABLE}
-    tensors |= {f"{DRAWN}{meaning}": one for meaning, one in portable.site.drawn.items()}
+    tensors |= {f"{INPUTS}{number}": part for number, part in enumerate(portable.inputs)}
     return save({name: one.contiguous().clone() for name, one in tensors.items()}, facts.texts())
 
 
@@ -96,10 +96,10 @@ def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> In
         seed=experiment.seed,
         sizes={},
     )
-    others = (PROTOTYPES, DRAWN)
+    others = (PROTOTYPES, INPUTS)
     weights = {name: one for name, one in tensors.items() if not name.startswith(others)}
-    drawn = {n.removeprefix(DRAWN): one for n, one in tensors.items() if n.startswith(DRAWN)}
-    return freeze_site(experiment.method, site, Model(weights), drawn, _protos(tensors))
+    inputs = [tensors[name] for name in sorted(tensors) if name.startswith(INPUTS)]
+    return load_weights(experiment.method, site, Model(weights), inputs, _protos(tensors))
 
 
 def _protos(tensors: dict[str, Tensor]) -> Prototypes | None:

@@ -27,6 +27,7 @@ from protofed.data.transforms import ImageTransform
 from protofed.errors import ProtofedError
 from protofed.federation.environment import data_fingerprints
 from protofed.federation.notices import data_notes, left_out_note, method_warnings
+from protofed.methods import METHODS
 from protofed.nets import build_net
 from protofed.spec.experiment_spec import Experiment
 
@@ -139,10 +140,11 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
             built[name] = method.adapt(net, image)
     nets = [built[name] for name in names]
     if len(set(names)) > 1 and "equal nets" in method.needs:
+        others = ", ".join(n for n, other in METHODS.items() if "equal nets" not in other().needs)
         raise ProtofedError(
             f"net: {method.info.label} needs the same net at every client, got {', '.join(names)}",
-            hint="name one net, or choose a method whose models stay at their clients, such as one "
-            "that shares prototypes alone (<method.param_avg=false>)",
+            hint=f"name one net, or choose a method whose models stay at their clients: {others}; "
+            "some others need only <method.param_avg=false>",
         )
     if len({net.features for net in nets}) > 1 and "equal features" in method.needs:
         widths = ", ".join(f"{n}: {net.features}" for n, net in zip(names, nets, strict=True))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.reply_validation import rejection_reason
 from protofed.core.site import ClientId, RoundContext, Site
@@ -19,13 +20,13 @@ Mail = Mapping[ClientId, Message]
 class LazySubset(Mapping[ClientId, Message]):
     """Some messages in an order, each fetched when it is asked for: they may lie on disk."""
 
-    def __init__(self, mail: Mail, who: Sequence[ClientId]):
-        self.mail, self.who = mail, who
+    def __init__(self, replies: Mapping[ClientId, Message | Failure], who: Sequence[ClientId]):
+        self.replies, self.who = replies, who
 
     def __getitem__(self, client: ClientId) -> Message:
         if client not in self.who:
             raise KeyError(client)
-        return self.mail[client]
+        return cast(Message, self.replies[client])
 
     def __iter__(self) -> Iterator[ClientId]:
         return iter(self.who)
@@ -76,7 +77,7 @@ def valid_replies(
     method: Method[S, C],
     site: Site,
     messages: Mail,
-    replies: Mapping[ClientId, Message],
+    replies: Mapping[ClientId, Message | Failure],
     context: RoundContext,
     note: Callable[[RoundEvent], None],
 ) -> Mail:
@@ -86,13 +87,13 @@ def valid_replies(
             note(RoundEvent(context, client, "was not asked"))
     good: list[ClientId] = []
     for client in messages:
-        if client not in replies:
+        reply = replies.get(client, Failure("sent no reply"))
+        if isinstance(reply, Failure):
+            note(RoundEvent(context, client, reply.reason, reply.diverged))
             continue
-        reply = replies[client]
-        if reason := rejection_reason(
-            reply, expected_reply(method, site, client, messages[client], context)
-        ):
-            note(RoundEvent(context, client, reason, bool(getattr(reply, "fault", ""))))
+        expected = expected_reply(method, site, client, messages[client], context)
+        if reason := rejection_reason(reply, expected):
+            note(RoundEvent(context, client, reason, refused=True))
         else:
             good.append(client)
     return LazySubset(replies, good)

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState
+from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
 from protofed.core.model import Model, Net
 from protofed.core.site import RoundContext, Site
 
@@ -47,13 +46,13 @@ class FedBN(Method[ServerState, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        mine = replace(received, model=received.model | state)
-        reply, _ = super().train(site, mine, state, context)
-        private = batch_norm_names(site.net)
-        return replace(reply, model=reply.model.without(*private)), reply.model.only(*private)
+        start, private = received.model | state, batch_norm_names(site.net)
+        fitted = self.local_fit(site, received, state, context, start=start)
+        model, reply = fitted.trained, reply_from_fit(site, fitted)
+        return replace(reply, model=model.without(*private)), model.only(*private)
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(received.model | state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return received.model | state
 
 
 def batch_norm_names(net: Net) -> list[str]:

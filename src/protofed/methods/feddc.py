@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar, cast
 
 from pydantic import Field
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload
+from protofed.core.method import Method, MethodInfo, Payload, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -91,18 +90,17 @@ class FedDC(Method[FedDCServer, FedDCClient]):
     def train(
         self, site: Site, received: Message, state: FedDCClient, context: RoundContext
     ) -> tuple[Message, FedDCClient]:
-        loss = partial(self.loss, site, received, state)
-        reply, steps = control_variates.local_fit(site, received.model, loss, context, self.clip)
-        start, end, own = received.model, reply.model, state.variate
+        clip = control_variates.clip_gradients(self.clip)
+        fitted = self.local_fit(site, received, state, context, on_gradients=clip)
+        start, end, own = received.model, fitted.trained, state.variate
         new = control_variates.updated_variate(
-            own, shared_variate(site, received), start, end, site.training, steps
+            own, shared_variate(site, received), start, end, site.training, fitted.steps
         )
         moved = control_variates.add_weights(
             state.drift, control_variates.add_weights(end.weights, start.weights, -1)
         )
-        return replace(
-            reply, extras={VARIATE: control_variates.add_weights(new, own, -1)}
-        ), FedDCClient(moved, new)
+        extras = {VARIATE: control_variates.add_weights(new, own, -1)}
+        return replace(reply_from_fit(site, fitted), extras=extras), FedDCClient(moved, new)
 
     def merge(
         self,

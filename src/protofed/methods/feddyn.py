@@ -8,7 +8,6 @@ models and of the states -> merge; their sum, from which clients start -> send.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo
+from protofed.core.method import Method, MethodInfo, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -70,10 +69,10 @@ class FedDyn(Method[DriftServer, Weights]):
     def train(
         self, site: Site, received: Message, state: Weights, context: RoundContext
     ) -> tuple[Message, Weights]:
-        loss = partial(self.loss, site, received, state)
-        reply, _ = control_variates.local_fit(site, received.model, loss, context, self.clip)
-        move = control_variates.add_weights(reply.model.weights, received.model.weights, -1)
-        return reply, control_variates.add_weights(state, move)
+        clip = control_variates.clip_gradients(self.clip)
+        fitted = self.local_fit(site, received, state, context, on_gradients=clip)
+        move = control_variates.add_weights(fitted.trained.weights, received.model.weights, -1)
+        return reply_from_fit(site, fitted), control_variates.add_weights(state, move)
 
     def merge(
         self,

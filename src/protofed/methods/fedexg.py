@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, average_models
+from protofed.core.method import Method, MethodInfo, average_models, reply_from_fit
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import Training
 from protofed.ops.model_exchange import (
@@ -59,7 +59,8 @@ class FedExg(Method[ExchangeServer, None]):
     def train(
         self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        return super().train(phase_site(site, context, self.phase_epochs), received, state, context)
+        now = phase_site(site, context, self.phase_epochs)
+        return reply_from_fit(now, self.local_fit(now, received, state, context)), state
 
     def merge(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, ServerState
+from protofed.core.method import Method, MethodInfo, Payload, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, holdout_size
 
@@ -79,7 +79,7 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         self, site: Site, received: Message, state: FedGAClient | None, context: RoundContext
     ) -> tuple[Message, FedGAClient | None]:
         rest, held = split_site(site, self.val_share)
-        reply, _ = super().train(rest, received, state, context)
+        reply = reply_from_fit(rest, self.local_fit(rest, received, state, context))
         if not len(held):
             return reply, None
         now = FedGAClient(context.round, self.fault(site, reply.model, held))

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site
@@ -64,10 +64,10 @@ class FedGH(Method[ServerState, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        start = replace(received, model=state | received.model)
-        reply, _ = super().train(site, start, state, context)
-        protos = local_prototypes(site, reply.model)
-        return replace(reply, model=Model(), protos=protos), reply.model
+        start = state | received.model
+        fitted = self.local_fit(site, received, state, context, start=start)
+        protos = local_prototypes(site, fitted.trained)
+        return replace(reply_from_fit(site, fitted), model=Model(), protos=protos), fitted.trained
 
     def merge(
         self,
@@ -86,8 +86,8 @@ class FedGH(Method[ServerState, Model]):
         sgd = SGD(lr=self.server_lr, momentum=0, weight_decay=0)
         return ServerState(fit_model(server.model, batches, loss, sgd).trained)
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return state
 
     def auxiliary_predictions(
         self, site: Site, received: Message, state: Model, x: Tensor

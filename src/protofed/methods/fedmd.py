@@ -8,7 +8,7 @@ mean score -> merge; digest, an approach to the consensus, and revisit, training
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar, cast
 
 import torch
@@ -95,10 +95,10 @@ class FedMD(Method[FedMDServer, Model]):
         consensus = cast(Tensor, received.extras["consensus"])
         digested = fit_consensus(site, state, rows, consensus, context, self.digest_epochs)
         # A round's only training on private images: the batches of a method with one leg.
-        start, first = replace(received, model=digested.trained), context._replace(exchange=0)
-        reply, _ = super().train(site, start, state, first)
-        metrics = {**reply.metrics, "digest": digested.loss}
-        return replace(reply, model=Model(), metrics=metrics), reply.model
+        first = context._replace(exchange=0)
+        fitted = self.local_fit(site, received, state, first, start=digested.trained)
+        metrics = {"loss": fitted.loss, "digest": digested.loss}
+        return Message(size=len(site.train), metrics=metrics), fitted.trained
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         if context.exchange == 1:
@@ -118,5 +118,5 @@ class FedMD(Method[FedMDServer, Model]):
         said = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
         return FedMDServer(Model(), tree.mean(said, [1.0] * len(said)))
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return state

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload
+from protofed.core.method import Method, MethodInfo, Payload, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training, fit_model
@@ -84,8 +84,8 @@ class FedMe(Method[ExchangeServer, Model]):
     ) -> tuple[Message, Model]:
         now = phase_site(site, context, self.phase_epochs)
         if context.exchange == 0:
-            reply, _ = super().train(now, received, state, context)
-            return reply, reply.model
+            fitted = self.local_fit(now, received, state, context)
+            return reply_from_fit(now, fitted), fitted.trained
 
         def loss(pair: dict[str, Model], batch: TrainingBatch) -> Tensor:
             own, other = (site.forward_train(pair[name], batch.x).logits for name in ("own", OTHER))
@@ -95,9 +95,9 @@ class FedMe(Method[ExchangeServer, Model]):
             return mine + mutual_loss(other, own, batch.y, self.mutual)
 
         pair = {"own": state, OTHER: received.model}
-        fitted = fit_model(pair, now.batches(context), loss, site.training)
-        metrics = {"loss": fitted.loss / 2}  # of a model, so that both legs can be compared
-        trained, extras = fitted.trained["own"], {OTHER: fitted.trained[OTHER]}
+        both = fit_model(pair, now.batches(context), loss, site.training)
+        metrics = {"loss": both.loss / 2}  # of a model, so that both exchanges can be compared
+        trained, extras = both.trained["own"], {OTHER: both.trained[OTHER]}
         return Message(trained, extras=extras, size=len(site.train), metrics=metrics), Model()
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:

@@ -19,16 +19,23 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, average_models
+from protofed.core.method import (
+    Method,
+    MethodInfo,
+    Payload,
+    ServerState,
+    average_models,
+    reply_from_fit,
+)
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import logit_kl, prototype_mse
-from protofed.ops.prototype_collection import PrototypeServer, site_outputs, stack_client_prototypes
+from protofed.ops.prototype_collection import site_outputs, stack_client_prototypes
 
 
 @tree.node
-class FedMLPServer(PrototypeServer):
+class FedMLPServer(ServerState):
     """The model, prototypes of features, and prototypes of softmax outputs."""
 
     semantic: Prototypes | None = None  # none before the first round
@@ -83,11 +90,11 @@ class FedMLP(Method[FedMLPServer, Model | None]):
     def train(
         self, site: Site, received: Message, state: Model | None, context: RoundContext
     ) -> tuple[Message, Model | None]:
-        reply, _ = super().train(site, received, state, context)
-        out, labels = site_outputs(site, reply.model), site.train.labels
+        fitted = self.local_fit(site, received, state, context)
+        out, labels = site_outputs(site, fitted.trained), site.train.labels
         protos, semantic = class_means(out.z, labels), class_means(out.logits.softmax(1), labels)
-        reply = replace(reply, protos=protos, extras={"semantic": semantic})
-        return reply, reply.model if self.lam3 > 0 else None
+        reply = replace(reply_from_fit(site, fitted), protos=protos, extras={"semantic": semantic})
+        return reply, fitted.trained if self.lam3 > 0 else None
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         semantic = prototype_template(site.classes, site.classes)
@@ -103,7 +110,7 @@ class FedMLP(Method[FedMLPServer, Model | None]):
         extras = [reply.extras.get("semantic") for reply in replies.values()]
         semantic = stack_prototypes(table for table in extras if isinstance(table, Prototypes))
         protos = stack_client_prototypes(replies).uniform_mean()
-        return FedMLPServer(average_models(replies), protos, semantic.uniform_mean())
+        return FedMLPServer(average_models(replies), semantic.uniform_mean(), protos=protos)
 
 
 def semantic_pull(logits: Tensor, y: Tensor, semantic: Prototypes, classes: int) -> Tensor:

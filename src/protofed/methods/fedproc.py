@@ -18,21 +18,20 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, average_models
+from protofed.core.method import Method, MethodInfo, Payload, ServerState, average_models
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_contrastive
 from protofed.ops.prototype_collection import (
     Collect,
-    PrototypeServer,
+    fit_with_prototypes,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 
 
 @dataclass(frozen=True)
-class FedProc(Method[PrototypeServer, None]):
+class FedProc(Method[ServerState, None]):
     """From contrast with the class centres in early rounds to cross entropy in late ones."""
 
     info: ClassVar[MethodInfo] = MethodInfo(
@@ -54,17 +53,8 @@ class FedProc(Method[PrototypeServer, None]):
 
     @property
     def payload(self) -> Payload:
-        return Payload(up=("model", "protos"), down=("model", "protos"))
-
-    @property
-    def uses_prototype_counts(self) -> bool:
-        return self.style == "official"
-
-    def init_server(self, site: Site) -> PrototypeServer:
-        return PrototypeServer(site.initial_model())
-
-    def publish(self, server: PrototypeServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
+        parts = ("model", "protos")
+        return Payload(up=parts, down=parts, counts=self.style == "official")
 
     def loss(
         self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
@@ -90,21 +80,19 @@ class FedProc(Method[PrototypeServer, None]):
     def train(
         self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        train = super().train
-        return train_with_prototypes(
-            self.collect, site, lambda s: train(s, received, state, context)
-        )
+        return fit_with_prototypes(self, self.collect, site, received, state, context), state
 
     def merge(
         self,
         site: Site,
-        server: PrototypeServer,
+        server: ServerState,
         replies: Mapping[ClientId, Message],
         context: RoundContext,
-    ) -> PrototypeServer:
+    ) -> ServerState:
         table = stack_client_prototypes(replies)
         centres = table.weighted_mean() if self.style == "official" else table.uniform_mean()
-        return PrototypeServer(average_models(replies), add_absent_classes(centres, server.protos))
+        protos = add_absent_classes(centres, server.protos)
+        return ServerState(average_models(replies), protos=protos)
 
 
 def add_absent_classes(centres: Prototypes, old: Prototypes | None) -> Prototypes:

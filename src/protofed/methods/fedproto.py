@@ -16,21 +16,20 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, average_models
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, average_models
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_mse
 from protofed.ops.prototype_collection import (
     Collect,
-    PrototypeServer,
+    fit_with_prototypes,
     nearest_prototype_scores,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 
 
 @dataclass(frozen=True)
-class FedProto(Method[PrototypeServer, Model]):
+class FedProto(Method[ServerState, Model]):
     """A pull of each feature to the mean prototype of its class over all clients."""
 
     info: ClassVar[MethodInfo] = MethodInfo(
@@ -63,14 +62,11 @@ class FedProto(Method[PrototypeServer, Model]):
         parts = ("model", "protos") if self.param_avg else ("protos",)
         return Payload(up=parts, down=parts)
 
-    def init_server(self, site: Site) -> PrototypeServer:
-        return PrototypeServer(site.initial_model() if self.param_avg else Model())
+    def init_server(self, site: Site) -> ServerState:
+        return ServerState(site.initial_model() if self.param_avg else Model())
 
     def init_client(self, site: Site) -> Model:
         return Model() if self.param_avg else site.initial_model()
-
-    def publish(self, server: PrototypeServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
 
     def loss(
         self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
@@ -84,24 +80,22 @@ class FedProto(Method[PrototypeServer, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        train, start = super().train, replace(received, model=received.model | state)
-        reply, _ = train_with_prototypes(
-            self.collect, site, lambda s: train(s, start, state, context)
-        )
+        start = received.model | state
+        reply = fit_with_prototypes(self, self.collect, site, received, state, context, start)
         return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
         self,
         site: Site,
-        server: PrototypeServer,
+        server: ServerState,
         replies: Mapping[ClientId, Message],
         context: RoundContext,
-    ) -> PrototypeServer:
+    ) -> ServerState:
         model = average_models(replies) if self.param_avg else server.model
-        return PrototypeServer(model, stack_client_prototypes(replies).uniform_mean())
+        return ServerState(model, protos=stack_client_prototypes(replies).uniform_mean())
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(received.model | state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return received.model | state
 
     def auxiliary_predictions(
         self, site: Site, received: Message, state: Model, x: Tensor

@@ -15,13 +15,20 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload, average_models
+from protofed.core.method import (
+    Ablations,
+    Method,
+    MethodInfo,
+    Need,
+    Payload,
+    ServerState,
+    average_models,
+)
 from protofed.core.model import ImageShape, Model, Net, NetOutput
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training, fit_model
 from protofed.ops.losses import Reduction, balanced_prototype_mse, logit_kl, prototype_mse
 from protofed.ops.prototype_collection import (
-    PrototypeServer,
     local_prototypes,
     stack_client_prototypes,
 )
@@ -181,7 +188,7 @@ PRIVATE = ("domain", "decoder")  # never leave the client
 
 
 @dataclass(frozen=True)
-class FedSeProto(Method[PrototypeServer, Model]):
+class FedSeProto(Method[ServerState, Model]):
     """Semantic features, parted from the domain's by distillation and mutual information."""
 
     info: ClassVar[MethodInfo] = MethodInfo(
@@ -235,16 +242,11 @@ class FedSeProto(Method[PrototypeServer, Model]):
     def adapt(self, net: Net, image: ImageShape) -> Net:
         return DisentangledNet(net, image, self.posterior)
 
-    def init_server(self, site: Site) -> PrototypeServer:
-        return PrototypeServer(
-            site.initial_model().without(*PRIVATE) if self.param_avg else Model()
-        )
+    def init_server(self, site: Site) -> ServerState:
+        return ServerState(site.initial_model().without(*PRIVATE) if self.param_avg else Model())
 
     def init_client(self, site: Site) -> Model:
         return site.initial_model().only(*PRIVATE) if self.param_avg else site.initial_model()
-
-    def publish(self, server: PrototypeServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
 
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
@@ -285,12 +287,12 @@ class FedSeProto(Method[PrototypeServer, Model]):
     def merge(
         self,
         site: Site,
-        server: PrototypeServer,
+        server: ServerState,
         replies: Mapping[ClientId, Message],
         context: RoundContext,
-    ) -> PrototypeServer:
+    ) -> ServerState:
         model = average_models(replies) if self.param_avg else server.model
-        return PrototypeServer(model, stack_client_prototypes(replies).uniform_mean())
+        return ServerState(model, protos=stack_client_prototypes(replies).uniform_mean())
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(received.model | state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return received.model | state

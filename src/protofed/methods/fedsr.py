@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState
+from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
 from protofed.core.model import ImageShape, Model, Net, NetOutput
 from protofed.core.site import RoundContext, Site, TrainingBatch
 
@@ -123,11 +123,17 @@ class FedSR(Method[ServerState, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        whole = replace(received, model=received.model | state)
-        reply, _ = super().train(site, whole, state, context)
-        return replace(reply, model=reply.model.without(*PRIVATE)), reply.model.only(*PRIVATE)
+        start = received.model | state
+        fitted = self.local_fit(site, received, state, context, start=start)
+        model, reply = fitted.trained, reply_from_fit(site, fitted)
+        return replace(reply, model=model.without(*PRIVATE)), model.only(*PRIVATE)
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return received.model | state
+
+    def inference_inputs(self, site: Site) -> tuple[Tensor, ...]:
         # One set of draws for all images: how they are cut into batches changes no score.
-        noise = site.randn((self.samples, 1, site.net.features), "test samples").to(x.device)
-        return mean_log_probability(site.forward_eval(received.model | state, x, noise).logits)
+        return (site.randn((self.samples, 1, site.net.features), "test samples"),)
+
+    def class_scores(self, out: NetOutput) -> Tensor:
+        return mean_log_probability(out.logits)

@@ -18,23 +18,22 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, average_models
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, average_models
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_mse
 from protofed.ops.prototype_collection import (
     Collect,
-    PrototypeServer,
+    fit_with_prototypes,
     nearest_prototype_scores,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 from protofed.ops.prototype_generator import generate_vectors, init_generator, train_generator
 
 
 @tree.node
-class FedTGPServer(PrototypeServer):
+class FedTGPServer(ServerState):
     """The model, the prototypes of classes seen so far, and what they grow from."""
 
     seedling: dict[str, Tensor] = field(default_factory=dict)
@@ -84,9 +83,6 @@ class FedTGP(Method[FedTGPServer, Model]):
     def init_client(self, site: Site) -> Model:
         return Model() if self.param_avg else site.initial_model()
 
-    def publish(self, server: FedTGPServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
-
     def loss(
         self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
@@ -99,10 +95,8 @@ class FedTGP(Method[FedTGPServer, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        train, start = super().train, replace(received, model=received.model | state)
-        reply, _ = train_with_prototypes(
-            self.collect, site, lambda s: train(s, start, state, context)
-        )
+        start = received.model | state
+        reply = fit_with_prototypes(self, self.collect, site, received, state, context, start)
         return (reply, state) if self.param_avg else (replace(reply, model=Model()), reply.model)
 
     def merge(
@@ -123,12 +117,11 @@ class FedTGP(Method[FedTGPServer, Model]):
         seeds = train_generator(server.seedling, batches, loss, self.server_lr)
         labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
         protos = Prototypes(generate_vectors(seeds)[labels], labels, torch.ones_like(labels))
-        return FedTGPServer(
-            average_models(replies) if self.param_avg else server.model, protos, seeds
-        )
+        model = average_models(replies) if self.param_avg else server.model
+        return FedTGPServer(model, protos=protos, seedling=seeds)
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(received.model | state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return received.model | state
 
     def auxiliary_predictions(
         self, site: Site, received: Message, state: Model, x: Tensor

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Payload, average_models
+from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
@@ -26,14 +26,13 @@ from protofed.ops.finch import finch_clusters
 from protofed.ops.losses import Reduction, prototype_contrastive, prototype_mse
 from protofed.ops.prototype_collection import (
     Collect,
-    PrototypeServer,
+    fit_with_prototypes,
     stack_client_prototypes,
-    train_with_prototypes,
 )
 
 
 @dataclass(frozen=True)
-class FPL(Method[PrototypeServer, None]):
+class FPL(Method[ServerState, None]):
     """Contrast with cluster prototypes of all domains, and a pull to their unbiased mean."""
 
     info: ClassVar[MethodInfo] = MethodInfo(
@@ -70,12 +69,6 @@ class FPL(Method[PrototypeServer, None]):
     def payload(self) -> Payload:
         return Payload(up=("model", "protos"), down=("model", "protos"))
 
-    def init_server(self, site: Site) -> PrototypeServer:
-        return PrototypeServer(site.initial_model())
-
-    def publish(self, server: PrototypeServer) -> Message:
-        return Message(model=server.model, protos=server.protos)
-
     def loss(
         self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
@@ -92,21 +85,17 @@ class FPL(Method[PrototypeServer, None]):
     def train(
         self, site: Site, received: Message, state: None, context: RoundContext
     ) -> tuple[Message, None]:
-        train = super().train
-        return train_with_prototypes(
-            self.collect, site, lambda s: train(s, received, state, context)
-        )
+        return fit_with_prototypes(self, self.collect, site, received, state, context), state
 
     def merge(
         self,
         site: Site,
-        server: PrototypeServer,
+        server: ServerState,
         replies: Mapping[ClientId, Message],
         context: RoundContext,
-    ) -> PrototypeServer:
-        return PrototypeServer(
-            average_models(replies), self.clusters(stack_client_prototypes(replies))
-        )
+    ) -> ServerState:
+        protos = self.clusters(stack_client_prototypes(replies))
+        return ServerState(average_models(replies), protos=protos)
 
     def clusters(self, table: Prototypes) -> Prototypes:
         """The plain mean of each FINCH cluster of each class's rows."""

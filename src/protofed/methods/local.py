@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
 
@@ -45,8 +44,8 @@ class Local(Method[ServerState, Model]):
     def train(
         self, site: Site, received: Message, state: Model, context: RoundContext
     ) -> tuple[Message, Model]:
-        reply, _ = super().train(site, replace(received, model=state), state, context)
-        return replace(reply, model=Model()), reply.model
+        fitted = self.local_fit(site, received, state, context, start=state)
+        return replace(reply_from_fit(site, fitted), model=Model()), fitted.trained
 
     def merge(
         self,
@@ -57,5 +56,5 @@ class Local(Method[ServerState, Model]):
     ) -> ServerState:
         return server
 
-    def predict(self, site: Site, received: Message, state: Model, x: Tensor) -> Tensor:
-        return site.forward_eval(state, x).logits
+    def inference_model(self, site: Site, received: Message, state: Model) -> Model:
+        return state

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState
+from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import RoundContext, Site, TrainingBatch
 
@@ -51,8 +51,8 @@ class MOON(Method[ServerState, Model | None]):
     def train(
         self, site: Site, received: Message, state: Model | None, context: RoundContext
     ) -> tuple[Message, Model | None]:
-        reply, _ = super().train(site, received, state, context)
-        return reply, reply.model
+        fitted = self.local_fit(site, received, state, context)
+        return reply_from_fit(site, fitted), fitted.trained
 
 
 def model_contrast(z: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:

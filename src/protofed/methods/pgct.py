@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload
-from protofed.core.model import ImageShape, Model, Net
+from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload, reply_from_fit
+from protofed.core.model import ImageShape, Model, Net, NetOutput
 from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training
@@ -204,8 +204,8 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
 
     @property
     def payload(self) -> Payload:
-        up, down, maybe = self.base.payload
-        return Payload((*up, GUIDE), (*down, GUIDE), maybe)
+        base = self.base.payload
+        return base._replace(up=(*base.up, GUIDE), down=(*base.down, GUIDE))
 
     def warning(self, net: Net) -> str:
         return self.base.warning(net)
@@ -238,7 +238,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> tuple[Message, Any]:
         now = model_exchange.phase_site(site, context, self.phase_epochs)
         if context.exchange == 1:
-            return super().train(now, received, state, context)
+            return reply_from_fit(now, self.local_fit(now, received, state, context)), state
         reply, state = self.base.train(now, received, state, context)
         model_exchange.check_complete_model(site, reply.model)
         protos = pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, context)
@@ -283,8 +283,14 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
             self.base.merge(site, state, told, context._replace(exchange=0))
         )
 
-    def predict(self, site: Site, received: Message, state: Any, x: Tensor) -> Tensor:
-        return self.base.predict(site, received, state, x)
+    def inference_model(self, site: Site, received: Message, state: Any) -> Model:
+        return self.base.inference_model(site, received, state)
+
+    def inference_inputs(self, site: Site) -> tuple[Tensor, ...]:
+        return self.base.inference_inputs(site)
+
+    def class_scores(self, out: NetOutput) -> Tensor:
+        return self.base.class_scores(out)
 
     def auxiliary_predictions(
         self, site: Site, received: Message, state: Any, x: Tensor

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar, cast
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, ServerState
+from protofed.core.method import Method, MethodInfo, Payload, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -75,13 +74,13 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
     def train(
         self, site: Site, received: Message, state: Weights, context: RoundContext
     ) -> tuple[Message, Weights]:
-        loss = partial(self.loss, site, received, state)
-        reply, steps = control_variates.local_fit(site, received.model, loss, context)
+        fitted = self.local_fit(site, received, state, context)
         shared = cast(Weights, received.extras[VARIATE])
         new = control_variates.updated_variate(
-            state, shared, received.model, reply.model, site.training, steps
+            state, shared, received.model, fitted.trained, site.training, fitted.steps
         )
-        return replace(reply, extras={VARIATE: control_variates.add_weights(new, state, -1)}), new
+        extras = {VARIATE: control_variates.add_weights(new, state, -1)}
+        return replace(reply_from_fit(site, fitted), extras=extras), new
 
     def merge(
         self,

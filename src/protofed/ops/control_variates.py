@@ -15,8 +15,8 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import ServerState
 from protofed.core.model import Model
-from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.core.training import SGD, fit_model
+from protofed.core.site import ClientId, Site
+from protofed.core.training import SGD
 
 Weights: TypeAlias = dict[str, Tensor]
 VARIATE = "variate"  # an extra: up the change of a client's variate, down the server's
@@ -77,25 +77,12 @@ def mean_variate_change(site: Site, replies: Mapping[ClientId, Message], sized: 
     return tree.map(lambda leaf: whole * leaf, tree.mean(changes, shares))
 
 
-def local_fit(
-    site: Site,
-    start: Model,
-    loss: Callable[[Model, TrainingBatch], Tensor],
-    context: RoundContext,
-    clip: float = 0,
-) -> tuple[Message, int]:
-    """FedAvg's local training, with clipped gradients: the reply and the number of steps."""
-    on_grads = clip_gradients(clip) if clip else None
-    fitted = fit_model(start, site.batches(context), loss, site.training, on_grads)
-    reply = Message(fitted.trained, size=len(site.train), metrics={"loss": fitted.loss})
-    return reply, fitted.steps
-
-
 def clip_gradients(largest: float) -> Callable[[Model], None]:
-    """A hook for `fit` that scales the whole gradient down to a norm of at most `largest`."""
+    """A hook for `Method.local_fit` that limits the norm of the whole gradient; 0: no limit."""
 
     def clip(model: Model) -> None:
-        torch.nn.utils.clip_grad_norm_(model.weights.values(), largest)
+        if largest:
+            torch.nn.utils.clip_grad_norm_(model.weights.values(), largest)
 
     return clip
 

@@ -1,31 +1,22 @@
-"""How clients make prototypes and where the server keeps them."""
+"""How clients make prototypes, and how the server stacks them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import ServerState
+from protofed.core.method import C, Method, S, reply_from_fit
 from protofed.core.model import Model, NetOutput
 from protofed.core.prototypes import Prototypes, class_means, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.errors import ProtofedError
 
 Collect = Literal["post", "online"]
-C = TypeVar("C")
-
-
-@tree.node
-class PrototypeServer(ServerState):
-    """Server state of methods that share prototypes beside the model."""
-
-    protos: Prototypes | None = None  # none before the first round
 
 
 def stack_client_prototypes(replies: Mapping[ClientId, Message]) -> Prototypes:
@@ -41,16 +32,28 @@ def stack_client_prototypes(replies: Mapping[ClientId, Message]) -> Prototypes:
     return stack_prototypes(tables.values())
 
 
-def train_with_prototypes(
-    collect: Collect, site: Site, train: Callable[[Site], tuple[Message, C]]
-) -> tuple[Message, C]:
-    """Train, and put the client's class means into the reply."""
-    if collect == "online":
-        watched = recording_site(site)
-        reply, state = train(watched)
-        return replace(reply, protos=watched.prototypes()), state
-    reply, state = train(site)
-    return replace(reply, protos=local_prototypes(site, reply.model)), state
+def fit_with_prototypes(
+    method: Method[S, C],
+    collect: Collect,
+    site: Site,
+    received: Message,
+    state: C,
+    context: RoundContext,
+    start: Model | None = None,
+) -> Message:
+    """Train by `Method.local_fit`; the reply holds the model and the client's class means.
+
+    "post" looks at all images again after training. "online" averages the features of the last
+    epoch as they were trained on, which is what the code of FedProto and FPL does.
+    """
+    if collect == "post":
+        fitted = method.local_fit(site, received, state, context, start=start)
+        return replace(reply_from_fit(site, fitted), protos=local_prototypes(site, fitted.trained))
+    with FeatureRecorder(site) as recorder:
+        fitted = method.local_fit(
+            site, received, state, context, start=start, on_batch=recorder.expect
+        )
+    return replace(reply_from_fit(site, fitted), protos=recorder.prototypes())
 
 
 def local_prototypes(site: Site, model: Model) -> Prototypes:
@@ -69,32 +72,35 @@ def site_outputs(site: Site, model: Model) -> NetOutput:
     return NetOutput(torch.cat([out.z for out in outs]), torch.cat([out.logits for out in outs]))
 
 
-@dataclass(frozen=True)
-class RecordingSite(Site):
-    """A site that remembers the features it computed in the last epoch, as they were trained on.
+class FeatureRecorder:
+    """Remembers the features that a site's net computes in the last epoch of training.
 
-    The code of FedProto and FPL averages these for its prototypes: training mode, augmented
-    images, each batch before its step.
+    They are those of training mode and augmented images, each batch before its step. Use it as a
+    context around training, with `expect` called for each batch.
     """
 
-    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # features, classes
-    now: list[Tensor] = field(default_factory=list)  # classes of a last epoch's batch
+    def __init__(self, site: Site):
+        self.site = site
+        self.seen: list[tuple[Tensor, Tensor]] = []  # features, classes
+        self.labels: Tensor | None = None  # of the batch at hand, in the last epoch
 
-    def batches(
-        self, context: RoundContext, phase: str = "", epochs: int | None = None
-    ) -> Iterator[TrainingBatch]:
-        last = (self.training.epochs if epochs is None else epochs) - 1
-        for batch in super().batches(context, phase, epochs):
-            self.now[:] = [batch.y] if batch.epoch == last else []
-            yield batch
+    def __enter__(self) -> Self:
+        self.hook = self.site.net.register_forward_hook(self._record)
+        return self
 
-    def forward_train(self, model: Model, x: Tensor, *more: object) -> NetOutput:
-        out = super().forward_train(model, x, *more)
-        self.seen.extend((out.z.detach(), labels) for labels in self.now)
-        return out
+    def __exit__(self, *fault: object) -> None:
+        self.hook.remove()
+
+    def expect(self, batch: TrainingBatch) -> None:
+        """Learn which batch comes next."""
+        self.labels = batch.y if batch.epoch == self.site.training.epochs - 1 else None
+
+    def _record(self, net: nn.Module, inputs: object, out: NetOutput) -> None:
+        if self.labels is not None and torch.is_grad_enabled():  # not a look at another model
+            self.seen.append((out.z.detach(), self.labels))
 
     def prototypes(self) -> Prototypes:
-        """The class means of what was seen."""
+        """The class means of the recorded features."""
         z, labels = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
         return class_means(z, labels)
 
@@ -106,8 +112,3 @@ def nearest_prototype_scores(
     if protos is None:
         return {}
     return {"nearest prototype": protos.nearest_scores(site.forward_eval(model, x).z, site.classes)}
-
-
-def recording_site(site: Site) -> RecordingSite:
-    """The same site, remembering."""
-    return RecordingSite(**{f.name: getattr(site, f.name) for f in fields(site)})

@@ -11,13 +11,13 @@ from typing import Any, Generic, cast
 import torch
 
 from protofed.core import tree
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.reply_validation import decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import torch_threads
-from protofed.engines.engine import RoundEvent, expected_reply
+from protofed.engines.engine import RoundEvent, expected_reply, require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import Mail, run_round
 from protofed.testing.toy_federation import toy_sites
@@ -38,14 +38,14 @@ class AuditEngine(LocalEngine[S, C]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> dict[ClientId, Message]:
+    ) -> dict[ClientId, Message | Failure]:
         arrived: dict[ClientId, Message] = {
             c: unpack_tree(pack_tree(m)) for c, m in messages.items()
         }
         before = {
             c: (pack_tree(arrived[c]), pack_tree(self.state(c)), self.state(c)) for c in arrived
         }
-        replies = super().exchange(arrived, context)
+        replies = require_replies(super().exchange(arrived, context))
         for client, (received, packed, state) in before.items():
             if pack_tree(arrived[client]) != received:
                 self.changed.add("train() changed its received")
@@ -66,10 +66,10 @@ class DropoutEngine(LocalEngine[S, C]):
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
-    ) -> dict[ClientId, Message]:
-        replies = super().exchange(messages, context)
+    ) -> dict[ClientId, Message | Failure]:
+        replies = dict(super().exchange(messages, context))
         lost = sorted(replies)[(context.round + context.exchange) % len(replies)]
-        return {client: reply for client, reply in replies.items() if client != lost}
+        return {**replies, lost: Failure("was lost")}
 
 
 class MethodTrial(Generic[S, C]):
@@ -86,7 +86,7 @@ class MethodTrial(Generic[S, C]):
         self.server = self.play(self.engine, tell=self._listen)
 
     def _note(self, event: RoundEvent) -> None:
-        if event.client is not None:
+        if event.refused or event.diverged:
             self.refused.append(event.reason)
 
     def _listen(self, sent: Mail, received: Mail) -> None:
@@ -132,12 +132,13 @@ class MethodTrial(Generic[S, C]):
         for leg in range(method.exchanges):
             step = RoundContext(ROUNDS, ROUNDS + 1, leg)
             before = pack_tree(server)
-            replies = engine.exchange(method.send(site, server, self.everyone, step), step)
-            letters = pack_tree(dict(replies))
+            sent = method.send(site, server, self.everyone, step)
+            replies = require_replies(engine.exchange(sent, step))
+            letters = pack_tree(replies)
             merged = method.merge(site, server, replies, step)
             if pack_tree(server) != before:
                 yield "send() or merge() changed the server state that it was given"
-            if pack_tree(dict(replies)) != letters:
+            if pack_tree(replies) != letters:
                 yield "merge() changed the replies that it was given"
             server = merged
 
