@@ -281,9 +281,9 @@ def shift_findings(shift: DomainShift | None, domains: int) -> list[Finding]:
         if d.beyond_noise
     ]
     advice = {
-        "none beyond noise": "the domains look alike to a simple probe: FedAvg may be all you need",
-        "weak": "compare FedAvg with one method for domain shift before you choose",
-    }.get(shift.word, "compare FedAvg with methods for domain shift (`protofed methods`)")
+        "none beyond noise": "the domains look alike to a probe: averaging may be all you need",
+        "weak": "compare plain averaging with one method for domain shift before you choose",
+    }.get(shift.word, "compare several methods for domain shift (see `protofed methods`)")
     title = f"shift between domains: {shift.word}, {shift.mean_drop:.1f} points lost on average"
     return [Finding("note", title, details, advice)]
 
@@ -419,7 +419,6 @@ def suggest_spec(
         f"# {source_label(entry.name)}: {len(pictures)} images, median side {median} pixels,",
         f"# shift between domains: {word}",
         "# next: use this file as the spec of `protofed run` or `protofed compare`",
-        'method = "fedavg"',
         "rounds = 20",
         "",
         "[data]",

@@ -117,10 +117,12 @@ class ModelOutputs(NamedTuple):
 
 
 class InferenceModule(nn.Module):
-    """Images [N, side, side, 3] uint8 to class scores [N, C] and probabilities [N, C].
+    """A net with its method's prediction, as one module from pixels to probabilities.
 
-    The net holds the weights that the method predicts with (`Method.inference_model`), and
-    `inputs` what it gets beside the images (`Method.inference_inputs`).
+    Takes images [N, side, side, 3] uint8 and returns class scores and probabilities, both [N, C].
+    Normalisation is included, so that an exported file takes plain pixels. The net holds the
+    weights that the method predicts with (`Method.inference_model`), and `inputs` what it gets
+    beside the images (`Method.inference_inputs`).
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class InferenceModule(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images to logits and probabilities, as one graph that can be exported."""
+        """Images to class scores and probabilities, as one graph that can be exported."""
         out = self.net(self.pixels.normalize(images), *self.inputs)
         logits = self.method.class_scores(out)
         return logits, logits.softmax(1)

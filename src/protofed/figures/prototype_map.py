@@ -121,7 +121,7 @@ def _check(folder: Path, run: TrainedRun) -> None:
     if not SHARED & set(run.method.payload.up):
         raise ProtofedError(
             f"{folder}: clients of {run.method.info.label} send no prototypes\n"
-            f"give a run of a method that has them, such as fpl, fedproto or pgct"
+            "give a run of a method that does; `protofed methods` lists what each sends"
         )
 
 
