@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Protocol
 
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
-from protofed.core.metrics import Tallies
+from protofed.core.metrics import CorrectCounts
 from protofed.core.reply_validation import FRAME, decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import SERVER, ClientId, RoundContext, Site
@@ -242,14 +242,14 @@ class FlowerEngine(Generic[S, C]):
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
         """Each site counts on its own test images; of a client's own model only there."""
         clients = {name: client for client, name in self.fleet.clients.items()}
         everyone = [*self.fleet.tests] if SERVER in who else [self.fleet.clients[c] for c in who]
         step = RoundContext(self.finished, self.run.rounds)
         letter = OutgoingRequest(self._letter("score", received, step), FRAME)
         answers = self.post.ask(dict.fromkeys(everyone, letter), self.deadline)
-        rows: dict[ClientId, dict[str, Tallies]] = {client: {} for client in who}
+        rows: dict[ClientId, dict[str, CorrectCounts]] = {client: {} for client in who}
         for name in everyone:
             try:
                 told = self._checked(

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 
 from protofed.core import tree
 from protofed.core.message import Failure, Message
-from protofed.core.metrics import MAIN, CorrectCount, Tallies
+from protofed.core.metrics import MAIN, CorrectCount, CorrectCounts
 from protofed.core.site import RoundContext
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.json_files import parse_json_object, require_int, require_list, require_text
@@ -95,12 +95,12 @@ def check_response(answer: object, question: Question) -> SiteResponse:
     return answer
 
 
-def counts_to_json(tallies: Tallies) -> str:
-    """Tallies as JSON."""
+def counts_to_json(tallies: CorrectCounts) -> str:
+    """Counts as JSON."""
     return json.dumps(tallies)
 
 
-def counts_from_json(text: str, images: int) -> Tallies:
+def counts_from_json(text: str, images: int) -> CorrectCounts:
     """What `tallies_to` wrote, if it can be true of so many test images."""
     try:
         told = parse_json_object(text)
