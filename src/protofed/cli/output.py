@@ -135,7 +135,7 @@ class RunWatcher(ProgressFollower):
         super().__init__("round", "{task.fields[mean]}  {task.fields[left]}")
         rounds, method = experiment.rounds, experiment.method.info.label
         self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
-        after = f", going on after round {finished}" if finished else ""
+        after = f", resuming after round {finished}" if finished else ""
         nets = " and ".join(dict.fromkeys(experiment.nets))
         self.say(f"{method} on {experiment.data.label} with {nets} -> {folder}{after}")
 

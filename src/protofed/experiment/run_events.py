@@ -44,7 +44,7 @@ class RunEvents:
 
         So are `damaged` lines of the record itself, which are gone.
         """
-        where = f"going on after round {found.round}" if found.round else "starting over"
+        where = f"resuming after round {found.round}" if found.round else "starting over"
         lines: list[dict[str, Any]] = []
         for finished, why in found.faults.items():
             reason = f"the checkpoint of round {finished} cannot be used: {why}; {where}"
