@@ -25,7 +25,11 @@ REMOTE_FAILED = (
 
 
 class RunEvents:
-    """The refused replies and failed rounds of one run; lines in its events.jsonl."""
+    """Records what goes wrong in a run as lines of ``events.jsonl``, and decides when to stop.
+
+    It counts refused replies, failed rounds and damaged checkpoints. A run stops after three
+    consecutive failed rounds, or when a client diverges and the spec says so.
+    """
 
     def __init__(self, experiment: Experiment, folder: RunDir):
         self.experiment, self.folder = experiment, folder
@@ -124,7 +128,7 @@ def _when(rounds: list[int]) -> str:
 
 
 def check_min_clients(experiment: Experiment, asked: int) -> None:
-    """Refuse a run in which no round could ever have as many replies as it needs."""
+    """Refuse a run that asks fewer clients per round (`asked`) than ``min_clients`` replies."""
     if experiment.min_clients > asked:
         raise ProtofedError(
             f"min_clients: {experiment.min_clients} replies are needed, but a round asks {asked} "
