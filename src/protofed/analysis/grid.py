@@ -17,7 +17,9 @@ FULL = "full"  # the method as it is, among its ablations
 
 
 class GridVariant(NamedTuple):
-    """One row of a table before it runs: its label, and its experiment as plain data without a seed."""
+    """One row of a table before it runs: its label, and its experiment as plain data without a
+    seed.
+    """
 
     label: str
     raw: Raw
@@ -76,8 +78,8 @@ def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
 def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]:
     """All combinations of axes such as ``method.alpha=0.1,0.4`` for one method.
 
-    Fields that decide who holds which images are refused, because the rows of a table must train and
-    be scored on the same images.
+    Fields that decide who holds which images are refused, because the rows of a table must train
+    and be scored on the same images.
     """
     choices: list[list[tuple[str, str]]] = []
     for axis in axes:
@@ -103,8 +105,8 @@ def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]
 def grid_cells(variants: Sequence[GridVariant], seeds: Sequence[int], runs: Path) -> list[GridCell]:
     """Every variant with every seed; all specs are checked before anything runs.
 
-    A run folder below `runs` is named by the experiment's digest, so an experiment that was run before
-    is found again, whatever command made it.
+    A run folder below `runs` is named by the experiment's digest, so an experiment that was run
+    before is found again, whatever command made it.
     """
     made = []
     for label, raw in variants:

@@ -69,8 +69,8 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint that is either complete or absent.
 
-    The last file, ``manifest.json``, holds the digests of all others and of the scores so far. It also
-    names the experiment by its digest, so no other experiment can resume from it.
+    The last file, ``manifest.json``, holds the digests of all others and of the scores so far. It
+    also names the experiment by its digest, so no other experiment can resume from it.
     """
     with atomic_directory(folder) as made:
         atomic_write(made / SERVER, pack_tree(server))

@@ -26,7 +26,9 @@ DEFAULTS = ("side", "channels", "pad", "flip")
 
 
 class FederationRecord(TypedDict):
-    """The shape of ``federation.json``: the name of a run at its sites, and what each site described."""
+    """The shape of ``federation.json``: the name of a run at its sites, and what each site
+    described.
+    """
 
     run: str
     offers: list[SiteDescription]

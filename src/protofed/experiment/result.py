@@ -19,7 +19,9 @@ ScoreRule = Literal["last_five", "last"]  # mean of the last five evaluations, o
 
 
 def mark_unseen(domain: str, unseen: str | None) -> str:
-    """A domain's name for a table; the domain that no client trained on becomes ``NAME (unseen)``."""
+    """A domain's name for a table; the domain that no client trained on becomes ``NAME
+    (unseen)``.
+    """
     return f"{domain} (unseen)" if domain == unseen else domain
 
 
@@ -91,7 +93,8 @@ def check_finished(folder: RunDir) -> DoneRecord:
 
 
 def read_evaluations(folder: RunDir) -> list[Evaluation]:
-    """All evaluations of a run so far, oldest first; every command that shows scores reads them here.
+    """All evaluations of a run so far, oldest first; every command that shows scores reads them
+    here.
 
     The scores of a finished run must be those that it wrote. Rounds out of order, or scores on
     different domains, are reported as damage.

@@ -31,7 +31,8 @@ class RunDir:
     """The folder of one run: where its files are, and how they are written and read.
 
     Files are replaced atomically; only the ``.jsonl`` files grow line by line. `locked` keeps other
-    processes out, `find` returns where to resume. A folder belongs to one experiment, by its digest.
+    processes out, `find` returns where to resume. A folder belongs to one experiment, by its
+    digest.
     """
 
     def __init__(self, path: Path):

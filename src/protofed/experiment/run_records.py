@@ -106,7 +106,9 @@ class TrafficParts(TypedDict):
 
 @with_config(EXACTLY)
 class RoundLine(TypedDict):
-    """A line of ``rounds.jsonl``: traffic, seconds, and each client's metrics per exchange (`legs`)."""
+    """A line of ``rounds.jsonl``: traffic, seconds, and each client's metrics per exchange
+    (`legs`).
+    """
 
     round: Number
     bytes_up: Count
@@ -144,7 +146,9 @@ LINES: dict[str, TypeAdapter[Any]] = {
 
 
 def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
-    """Read a JSON file of a run folder; a file without its shape is an error that says what to do."""
+    """Read a JSON file of a run folder; a file without its shape is an error that says what to
+    do.
+    """
     try:
         return check_shape(shape, read_json_file(file), file)
     except ProtofedError as fault:

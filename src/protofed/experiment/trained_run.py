@@ -105,8 +105,8 @@ def _last(place: RunDir) -> Checkpoint | None:
 def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
     """Open a run with its images, after its last round or after `finished` rounds.
 
-    Only rounds with a checkpoint can be opened: the newest ones, and those that were kept. Runs of a
-    federation are refused, since their images are at the sites.
+    Only rounds with a checkpoint can be opened: the newest ones, and those that were kept. Runs of
+    a federation are refused, since their images are at the sites.
     """
     opened = open_trained_model(folder, finished)
     if is_remote(opened.experiment):

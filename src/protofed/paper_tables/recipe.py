@@ -24,8 +24,8 @@ class PaperValue(BaseModel):
 class PrintedRow(PaperValue):
     """A row as the paper prints it, in per cent.
 
-    `values` are in the order of the part's columns; `avg`, `std` and `delta` are None where the paper
-    prints none.
+    `values` are in the order of the part's columns; `avg`, `std` and `delta` are None where the
+    paper prints none.
     """
 
     values: tuple[float, ...]  # by column
@@ -195,7 +195,9 @@ class Recipe(SourcedFields):
 
 
 def nest_values(values: Values) -> Raw:
-    """Settings by dotted name as nested tables: ``training.lr`` becomes ``{"training": {"lr": ...}}``."""
+    """Settings by dotted name as nested tables: ``training.lr`` becomes ``{"training": {"lr":
+    ...}}``.
+    """
     tables: Raw = {}
     for name, (value, _) in values.items():
         *path, last = name.split(".")

@@ -114,7 +114,9 @@ def _smoke(raw: Raw) -> Raw:
 
 
 def missing_for_part(part: RecipePart, scale: Scale) -> str:
-    """Why a part cannot run at a scale, for example because its images are missing; empty if it can."""
+    """Why a part cannot run at a scale, for example because its images are missing; empty if it
+    can.
+    """
     if part.benchmark not in BENCHMARKS:
         return f"the images of {part.benchmark} cannot be had in protofed yet"
     if scale == "smoke":
@@ -188,7 +190,9 @@ def measured_estimate(
 
 
 def measure_pace(experiment: Experiment) -> RoundPace:
-    """Time one training batch and one evaluation block of an experiment, and extrapolate to a round."""
+    """Time one training batch and one evaluation block of an experiment, and extrapolate to a
+    round.
+    """
     with torch_threads(experiment.threads):
         federation = build_federation(experiment)
         site = max(federation.sites.values(), key=lambda site: len(site.train))

@@ -65,8 +65,8 @@ def method_name(method: AnyMethod) -> str:
 def describe_method(method: AnyMethod) -> dict[str, Any]:
     """A method as plain data: its name and hyperparameters, with nested methods likewise.
 
-    A method that is not ours also carries a digest of its file, so an edited method is a new run. In a
-    script, which contains more than the method, only the class counts.
+    A method that is not ours also carries a digest of its file, so an edited method is a new run.
+    In a script, which contains more than the method, only the class counts.
     """
     fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     name = method_name(method)
@@ -266,8 +266,8 @@ class PublicImages(SpecSection):
 class Experiment(SpecSection):
     """Everything that decides the numbers of a run; equal experiments give equal bits.
 
-    All fields have defaults, and the resolved values are saved in the run folder. `digest` names the
-    experiment; it is part of the default folder's name. ::
+    All fields have defaults, and the resolved values are saved in the run folder. `digest` names
+    the experiment; it is part of the default folder's name. ::
 
         Experiment(method=FedProx(mu=0.1), data=Data(name="digits"), rounds=40, seed=1)
     """

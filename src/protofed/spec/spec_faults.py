@@ -17,7 +17,9 @@ KnownFields = Mapping[str, Sequence[str]]  # by section; "" names the fields of 
 
 
 def unknown_name_error(name: str, known: Iterable[str]) -> PydanticCustomError:
-    """The fault of an unknown name inside a validator; it carries the known names for the message."""
+    """The fault of an unknown name inside a validator; it carries the known names for the
+    message.
+    """
     return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
 
 
