@@ -26,10 +26,11 @@ demo: $(READY)  ## train one federation on the built-in digits, about two minute
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2
 
-check: $(READY)  ## format, lint, types, then everything that `make test` runs
+check: $(READY)  ## format, lint, types, dependencies, then everything that `make test` runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/deptry src
 	$(MAKE) test
 
 bench: $(READY)  ## measure against a plain loop and Flower (idle machine, most of an hour)

@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 from protofed.analysis.comparison_table import (
-    FORMATS,
     ComparisonTable,
     MethodRow,
-    Rule,
     compare_records,
+    comparison_document,
     table_footnotes,
     table_header,
     table_row,
@@ -22,7 +21,9 @@ from protofed.analysis.finished_runs import RunRecord, read_record
 from protofed.analysis.grid import GridCell
 from protofed.analysis.statistics import SeedSpread
 from protofed.errors import ProtofedError
+from protofed.experiment.result import ScoreRule
 from protofed.federation.evaluation import DomainScores, score_rules
+from protofed.runtime.text_tables import TABLE_FORMATS, TableFormat, render_document
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def records(grid: list[GridCell]) -> list[RunRecord]:
 
 @pytest.mark.parametrize("rule", ["last_five", "last"])
 def test_cells_are_means_over_seeds_of_what_the_runs_say(
-    rule: Rule, records: list[RunRecord]
+    rule: ScoreRule, records: list[RunRecord]
 ) -> None:
     table = compare_records(records, rule=rule)
     for row in table.rows:
@@ -90,6 +91,10 @@ def made(**means: float) -> ComparisonTable:
     return ComparisonTable(("d",), rows, next(iter(means)), "last round", None, ())
 
 
+def text_of(table: ComparisonTable, form: TableFormat) -> str:
+    return render_document(comparison_document(table), form)
+
+
 def standings(table: ComparisonTable, column: str) -> dict[str, str]:
     return {row.label: table.standing(column, row.label) for row in table.rows}
 
@@ -98,11 +103,11 @@ def test_best_and_second_are_marked_and_small_spreads_are_good() -> None:
     table = made(a=50.0, b=70.0, c=60.0)
     assert standings(table, "d") == {"a": "", "b": "best", "c": "second"}
     assert standings(table, "spread") == {"a": "best", "b": "", "c": "second"}
-    text = FORMATS["latex"](table)
+    text = text_of(table, "latex")
     assert r"\textbf{70.00}" in text
     assert r"\underline{60.00}" in text
     assert text.count(r"\toprule") == text.count(r"\midrule") == text.count(r"\bottomrule") == 1
-    assert "**70.00**" in FORMATS["markdown"](table)
+    assert "**70.00**" in text_of(table, "markdown")
 
 
 def test_what_prints_the_same_is_marked_the_same() -> None:
@@ -133,19 +138,19 @@ def test_a_run_without_a_score_has_no_difference(records: list[RunRecord]) -> No
 
 def test_latex_and_markdown_survive_odd_names() -> None:
     table = made(**{"a_b & 5 % | x": 1.0, "c^2": 2.0})
-    assert r"a\_b \& 5 \% | x &" in FORMATS["latex"](table)
-    assert r"c\textasciicircum{}2 &" in FORMATS["latex"](table)
-    assert r"| a_b & 5 % \| x |" in FORMATS["markdown"](table)
+    assert r"a\_b \& 5 \% | x &" in text_of(table, "latex")
+    assert r"c\textasciicircum{}2 &" in text_of(table, "latex")
+    assert r"| a\_b &amp; 5 % \| x |" in text_of(table, "markdown")
 
 
 def test_every_format_says_by_which_rule_and_csv_and_json_hold_the_numbers(
     records: list[RunRecord],
 ) -> None:
     table = compare_records(records)
-    for name, text in ((name, make(table)) for name, make in FORMATS.items()):
-        assert table.rule in text, name
-    plain = json.loads(FORMATS["json"](table))
-    lines = list(csv.DictReader(io.StringIO(FORMATS["csv"](table))))
+    for form in TABLE_FORMATS:
+        assert table.rule in text_of(table, form), form
+    plain = json.loads(text_of(table, "json"))
+    lines = list(csv.DictReader(io.StringIO(text_of(table, "csv"))))
     for place, row in enumerate(table.rows):
         for name in table.columns:
             cell = row.cells[name]

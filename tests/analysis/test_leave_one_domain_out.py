@@ -11,13 +11,14 @@ import pytest
 
 from protofed.analysis.finished_runs import RunRecord
 from protofed.analysis.leave_one_domain_out import (
-    FORMATS,
+    unseen_document,
     unseen_scores,
     unseen_summary,
     unseen_table,
 )
 from protofed.experiment.result import RunResult
 from protofed.federation.evaluation import DomainScores
+from protofed.runtime.text_tables import TABLE_FORMATS, TableFormat, render_document
 from protofed.spec.spec_parser import parse_experiment
 
 SHARED = {"data": {"name": "digits-mini", "domains": ["optical", "print", "syn"]}}
@@ -53,9 +54,9 @@ def test_runs_that_were_tested_on_different_domains_stand_in_one_table() -> None
         record("FedAvg", "syn", {"optical": 31.0, "syn": 32.0}),
     ]
     (found,) = unseen_scores(records, "last")
-    head, rows = unseen_table(found)
-    assert head[1:4] == ["optical", "print", "syn"]
-    assert rows[:3] == [
+    table = unseen_table(found)
+    assert table.head[1:4] == ["optical", "print", "syn"]
+    assert table.rows[:3] == [
         ["optical", "[11.00]", "-", "12.00", "11.00"],
         ["print", "23.00 ± 2.83", "[22.00]", "25.00 ± 2.83", "22.00"],
         ["syn", "31.00", "-", "[32.00]", "32.00"],
@@ -68,20 +69,20 @@ def test_a_domain_that_only_the_second_method_finished_without_has_a_column() ->
         record("FedAvg", "print", everywhere),
         *(record("Local", left, everywhere) for left in everywhere),
     ]
-    head, rows = unseen_summary(unseen_scores(records, "last"))
-    assert sorted(head[1:-1]) == ["optical", "print", "syn"]
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(head)}
+    table = unseen_summary(unseen_scores(records, "last"))
+    assert sorted(table.head[1:-1]) == ["optical", "print", "syn"]
+    columns = {name: [row[place] for row in table.rows] for place, name in enumerate(table.head)}
     assert columns["print"] == ["2.00", "2.00"]
     assert columns["syn"] == ["-", "3.00"]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_format_says_by_which_rule_and_which_runs_failed(form: str) -> None:
+@pytest.mark.parametrize("form", TABLE_FORMATS)
+def test_every_format_says_by_which_rule_and_which_runs_failed(form: TableFormat) -> None:
     found = unseen_scores(
         [record("FedAvg", "syn", {"optical": 1.0, "print": 2.0, "syn": 3.0})], "last"
     )
     failed = "FedAvg without print, seed 0: failed"
-    text = FORMATS[form](found, "last evaluation", [failed])
+    text = render_document(unseen_document(found, "last evaluation", [failed]), form)
     assert "last evaluation" in text
     assert (failed in text) == (form != "csv")  # which has lines for scores alone
     if form == "json":

@@ -33,16 +33,17 @@ def test_finished_runs_are_not_repeated(copied: list[GridCell]) -> None:
     assert [(p.runs, p.of_runs, p.rounds, p.of_rounds) for p in seen] == [(4, 4, 12, 12)]
 
 
-def test_a_run_that_fails_is_named_and_the_others_finish(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [2, 0])
+def test_a_run_that_fails_is_named_and_the_others_finish(workers: int, tmp_path: Path) -> None:
     wild = {**SHARED, "training": {**SHARED["training"], "lr": 1e12}}
     made = [
         *grid_cells(named_variants(["fedavg"], SHARED), range(1), tmp_path),
         *grid_cells(named_variants(["fedprox"], wild), range(1), tmp_path),
     ]
     seen: list[GridProgress] = []
-    faults = run_all(made, 2, seen.append)
+    faults = run_all(made, workers, seen.append)
     assert list(faults) == [made[1].folder]
-    assert "lower training.lr" in faults[made[1].folder]
+    assert "lower `training.lr`" in faults[made[1].folder]
     assert (made[0].folder / "done").exists()
     news = [p.news for p in seen if p.news]
     assert any(n == "FedAvg, seed 0: finished" for n in news)

@@ -84,6 +84,8 @@ def test_methods_lists_every_method(cli: Cli) -> None:
 
 def test_methods_as_json_hold_the_same(cli: Cli) -> None:
     rows = json.loads(cli("methods", "--json").out)
+    assert cli("methods", "list", "--format", "csv").out.startswith("name,method,family,")
+    assert cli("methods", "--format", "markdown").out.startswith("| name | method | family |")
     assert [row["name"] for row in rows] == list(METHODS)
     assert [row["label"] for row in rows] == [m.info.label for m in METHODS.values()]
     for row, method in zip(rows, METHODS.values(), strict=True):

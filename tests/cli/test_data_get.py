@@ -69,7 +69,7 @@ def test_nobody_to_ask_means_no(cli: Cli, host: Host, monkeypatch: pytest.Monkey
         monkeypatch.setattr("sys.stdin", nobody)
         ended = cli("data", "get", "digits", "--to", "mine")
     assert ended.code == 2
-    assert ended.err.splitlines()[-1].endswith("add --yes")
+    assert ended.err.splitlines()[-1].endswith("pass --yes to accept it")
     for name in ("mnist", "mnistm", "svhn", "usps"):
         assert f"{name}: " in ended.err
     assert host.asked == []
@@ -97,7 +97,7 @@ def test_a_person_is_asked(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("get pacs", "give --to FOLDER, or set PROTOFED_DATA"),
+        ("get pacs", "pass --to FOLDER, or set PROTOFED_DATA"),
         ("get pasc --to a", "unknown public set 'pasc'; did you mean 'pacs'?"),
         ("get mnist --to a --side 64 --yes", "keep their size"),
         ("get pacs --to a --side 4", "8<=x<=512"),

@@ -36,7 +36,7 @@ def complaint(cli: Cli, *words: str | Path) -> str:
         ("run --method fedpox", ["'fedpox'; did you mean 'fedprox'?", "known: fedavg, "]),
         ("run --data pac", ["'pac'; did you mean 'pacs'?", "known: ", "digits-mini"]),
         ("run --net moon", ["error: net: unknown name 'moon'", "moon-mlp"]),
-        ("run --set rounds", ["error: --set rounds: write section.field=value"]),
+        ("run --set rounds", ["error: rounds: write section.field=value"]),
         ("run --set training.epoch=1", ["training.epoch: no such field", "'epochs'"]),
         ("run --set method.mu=1", ["method.mu: no such field", "known: none"]),
         ("run --method fedprox --set method.mu=nan", ["method.mu:", "finite number", "got nan"]),
@@ -93,7 +93,7 @@ def test_a_fault_in_a_flag_is_not_blamed_on_the_file(cli: Cli, tiny: Path) -> No
 def test_many_faults_stay_within_five_lines(cli: Cli) -> None:
     Path("my.toml").write_text("".join(f"wrong{number} = 1\n" for number in range(9)))
     err = complaint(cli, "run", "--spec", "my.toml")
-    assert err.splitlines()[-1] == "... and 5 more faults"
+    assert err.splitlines()[-1] == "my.toml: ... and 5 more faults"
 
 
 def test_a_spec_that_is_no_file_is_told_as_such(cli: Cli) -> None:
@@ -144,7 +144,7 @@ def no_memory(*given: object) -> None:
         (
             "predict . a.png",
             "protofed.export.inference_module.load_trained_model",
-            "give a file of `protofed export`",
+            "use a file of `protofed export`",
         ),
         ("predict a.onnx a.png", "protofed.export.model_files.read_export", "end other programs"),
     ],

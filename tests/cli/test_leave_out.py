@@ -137,7 +137,7 @@ def test_workers_limit_how_many_runs_are_at_work(cli: Cli, monkeypatch: pytest.M
     monkeypatch.setattr("protofed.runtime.resources.usable_cores", lambda: 7)
     for words in ([], ["--workers", "2"], ["--workers", "0"], ["--workers", "many"]):
         assert cli("run", *FLAGS, "--leave-out", "each", *words).code == 2
-    assert asked == [7, 2, 1]
+    assert asked == [7, 2, 0]
 
 
 def test_compare_each_sets_methods_side_by_side_over_seeds(cli: Cli) -> None:

@@ -107,12 +107,12 @@ def test_doctor_does_not_write_over_a_spec_that_was_edited(cli: Cli, root: Path)
     assert cli("data", "doctor", root, "-o", "spec.toml").code == 0  # the same again
     Path("spec.toml").write_text("rounds = 7\n")
     ended = cli("data", "doctor", root, "-o", "spec.toml")
-    assert (ended.code, "left as it is" in ended.err) == (2, True)
+    assert (ended.code, "was not changed" in ended.err) == (2, True)
     assert "protofed run" not in ended.out
     assert Path("spec.toml").read_text() == "rounds = 7\n"
     ended = cli("data", "doctor", root, "-o", "no/spec.toml")
     assert (ended.code, ended.out) == (2, "")
-    assert "make it first" in ended.err
+    assert "create it first" in ended.err
 
 
 @pytest.mark.skipif(not OFFICE.is_dir(), reason="needs real images: set PROTOFED_DATA")

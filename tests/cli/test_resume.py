@@ -76,7 +76,7 @@ def test_a_folder_that_is_no_run_is_told(cli: Cli, begun: Path) -> None:
     )
     ended = cli("resume", ".")
     assert ended.code == 2
-    told = "error: . is not the folder of a run: no spec.json\nin it are: a, b\n"
+    told = "error: . is not the folder of a run: no spec.json\nit contains the runs a, b\n"
     assert ended.err == told
 
 
@@ -91,10 +91,10 @@ def test_a_changed_spec_is_told(cli: Cli, begun: Path) -> None:
 
 
 def test_a_run_of_the_processor_stays_on_it(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The spec leaves out `device` where it is the processor, and a new one means the fastest."""
+    """A new run takes the fastest device; one that was begun keeps the device of its spec."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     spec = json.loads((begun / "spec.json").read_text())
-    assert "device" not in spec
+    assert spec["device"] == "cpu"
     assert load_spec(begun).device == "cpu"
     assert load_spec(begun).digest == spec["digest"]
     assert parse_experiment(read_spec(begun / "spec.json")).digest == spec["digest"]

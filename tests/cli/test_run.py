@@ -100,7 +100,7 @@ def test_ctrl_c_stops_with_one_line_and_the_same_command_goes_on(tiny: Path) -> 
     command = [*PROTOFED, "run", "--spec", str(tiny), "--rounds", "2000", "--out", "a"]
     code, err = interrupted(command)
     assert code == 130
-    assert err.splitlines()[-1] == "stopped; the same command goes on from a"
+    assert err.splitlines()[-1] == "stopped; the same command resumes from a"
     assert err.count("stopped") == 1
     last = finished_rounds(err)[-1]
     code, err = interrupted(command)
@@ -145,7 +145,7 @@ def test_a_stopped_repetition_does_not_advise_to_start_over_again(
     ended = cli("run", "--spec", tiny, "--out", "a", "--again")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]
-    assert last == "stopped; the same command without --again goes on from a"
+    assert last == "stopped; the same command without --again resumes from a"
 
 
 # Runs the command with a reader of stdout who leaves at once, or right after the table.
@@ -156,7 +156,8 @@ reader, writer = os.pipe()
 os.dup2(writer, 1)
 when, *words = sys.argv[1:]
 if when == "after":
-    output.print_table = lambda *args, **more: os.close(reader)
+    render = output.render_document
+    output.render_document = lambda *args: os.close(reader) or render(*args)
 else:
     os.close(reader)
 sys.argv = ["protofed", *words]
@@ -202,6 +203,21 @@ def test_json_is_one_object_with_scores_rules_digest_and_folder(cli: Cli, tiny: 
     assert result["last"]["domains"] == scores[-1]["domains"]
     assert result["last_five"]["mean"] == pytest.approx(sum(s["mean"] for s in scores) / 2)
     assert result["notices"] == json.loads(Path("a/done").read_text())["notices"]
+
+
+def test_the_result_is_printed_in_every_format(cli: Cli, tiny: Path) -> None:
+    words = ("run", "--spec", tiny, "--out", "a")
+    assert cli(*words).code == 0
+    mean = evaluations("a")[-1]["mean"]
+    for form, row in {
+        "markdown": f"| mean | {mean:.2f} |",
+        "latex": f"mean & {mean:.2f} &",
+        "csv": f"mean,{mean:.2f},",
+    }.items():
+        assert row in cli(*words, "--format", form).out, form
+    assert cli(*words, "--json").out == cli(*words, "--format", "json").out
+    refused = cli("resume", "a", "--json", "--format", "csv")
+    assert (refused.code, "--json means --format json" in refused.err) == (2, True)
 
 
 def test_a_personal_method_shows_every_client_and_the_notices_come_last(

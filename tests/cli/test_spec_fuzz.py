@@ -19,7 +19,8 @@ from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.nets import NETS
 from protofed.spec.experiment_spec import Data, Experiment
-from protofed.spec.spec_parser import MOST_BYTES, MOST_LINES, parse_experiment
+from protofed.spec.spec_faults import MOST_LINES
+from protofed.spec.spec_parser import MOST_BYTES, parse_experiment
 
 CASES = 2000
 BASE = """\

@@ -11,11 +11,13 @@ import pytest
 from pydantic.dataclasses import dataclass
 
 from protofed.errors import ProtofedError
-from protofed.experiment.model_card import escape_markdown, model_card
+from protofed.experiment.model_card import model_card
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
+from protofed.federation.remote_sites import KEPT_BACK
 from protofed.methods.fedavg import FedAvg
 from protofed.runtime import atomic_io
+from protofed.runtime.text_tables import escape_markdown
 from protofed.spec.spec_parser import parse_experiment
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
@@ -53,14 +55,24 @@ def test_a_card_holds_the_runs_own_numbers(tmp_path: Path) -> None:
     assert told is not None
     assert float(told[1]) == pytest.approx(sent / 1e6, abs=0.006)
     assert "| clients to coordinator | protos |" in text
-    assert "in each round that it takes part in: model, protos;" in text
+    assert "the coordinator sees: model, protos;" in text
     spec = json.loads((folder.path / "spec.json").read_text())
     assert f"`{spec['digest']}`" in text
-    assert f"protofed run --spec {folder.path}/spec.json" in text
+    assert f"protofed run --spec {folder.path}/spec.json --out {folder.path}-again\n" in text
+    assert "give the same bits" in text
     assert "split by protofed" in text
     assert "no medical device" in text
     with pytest.raises(ProtofedError, match="no finished run"):
         model_card(RunDir(tmp_path))
+
+
+def test_counts_that_a_site_keeps_back_are_not_taken_for_a_class(tmp_path: Path) -> None:
+    folder = play(make(tmp_path / "photos"), tmp_path / "run", "fedavg")
+    parts = json.loads((folder.path / "partition.json").read_text())
+    parts[0]["held"] = {KEPT_BACK: 16}
+    folder.write("partition.json", parts)
+    folder.card.unlink()
+    assert "| 0 | neg | 16 | kept back | kept back |" in model_card(folder)
 
 
 def test_a_personal_methods_card_has_a_row_for_each_client(tmp_path: Path) -> None:
@@ -69,7 +81,7 @@ def test_a_personal_methods_card_has_a_row_for_each_client(tmp_path: Path) -> No
     text = folder.card.read_text()
     for client, row in last["clients"].items():
         assert f"| client {client} | {row['neg']:.2f} | {row['photo']:.2f} |" in text
-    assert "in each round that it takes part in: nothing;" in text
+    assert "the coordinator sees: nothing;" in text
 
 
 def test_names_of_strangers_are_plain_words(tmp_path: Path) -> None:
@@ -82,7 +94,7 @@ def test_names_of_strangers_are_plain_words(tmp_path: Path) -> None:
     assert text.count(escape_markdown(HOSTILE)) >= 3
     cells = {line.count(" | ") for line in text.splitlines() if line.startswith("| 0 |")}
     assert cells == {4}  # a bar in a name makes no column
-    assert escape_markdown("a\n# b") == r"a\\n\# b"
+    assert escape_markdown("a\n# b") == r"a \# b"
 
 
 @dataclass(frozen=True)

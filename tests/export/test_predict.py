@@ -93,7 +93,7 @@ def test_bad_files_are_named_and_the_rest_is_labelled(
         (line,) = [line for line in ended.out.splitlines() if f"/{name}: " in line]
         assert says in line
     assert "  missing.png: cannot be read: No such file or directory" in ended.out
-    rows = list(csv.DictReader(io.StringIO(cli("predict", played(), mixed, "--csv").out)))
+    rows = list(csv.DictReader(io.StringIO(cli("predict", played(), mixed, "--format", "csv").out)))
     assert [row["file"] for row in rows if row["label"]] == [str(mixed / "good.png")]
     assert {Path(row["file"]).name for row in rows if row["fault"]} == set(bad)
     told = json.loads(cli("predict", played(), mixed / "good.png", "--json").out)
@@ -108,7 +108,7 @@ def test_nothing_to_predict_and_two_formats_are_told(
     (tmp_path / "empty").mkdir()
     ended = cli("predict", played(), tmp_path / "empty")
     assert (ended.code, "no files in" in ended.err) == (2, True)
-    assert cli("predict", played(), photos, "--json", "--csv").code == 2
+    assert cli("predict", played(), photos, "--json", "--format", "csv").code == 2
     assert cli("predict", photos, photos).code == 2  # a folder that is no run
 
 

@@ -38,7 +38,7 @@ def test_the_ablations_that_a_method_declares_give_names_and_order(
 ) -> None:
     monkeypatch.setattr(FedProx, "ablations", {"without": {"mu": 0.0}, "weak": {"mu": 0.01}})
     runs = [made("fedprox", {"mu": 0.5}), made("fedprox"), made("fedprox", {"mu": 0.0})]
-    figure = draw_figure("ablation", runs, FigureOptions(rule="last"))
+    figure = draw_figure("ablation", runs, FigureOptions(score="last"))
     assert list(bars(figure)) == ["without", "weak", "FedProx (full)"]
     assert bars(figure)["FedProx (full)"] == pytest.approx(mean_of_last(runs[0], 1))
     # two settings without anything taken away: which is the full one cannot be known

@@ -37,7 +37,7 @@ def test_two_domains_are_bars_with_the_deviation_over_seeds(made: Made) -> None:
 
 
 def test_from_three_domains_on_it_is_a_radar(made: Made) -> None:
-    (axes,) = draw_figure("domains", [made(**FOUR)], FigureOptions(rule="last")).axes
+    (axes,) = draw_figure("domains", [made(**FOUR)], FigureOptions(score="last")).axes
     assert axes.name == "polar"
     scores = [mean_of_last(made(**FOUR), 1, name) for name in DOMAINS]
     (line,) = axes.lines

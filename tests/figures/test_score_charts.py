@@ -68,5 +68,5 @@ def test_runs_that_may_not_stand_together_are_refused(made: Made, tmp_path: Path
         draw_figure("curves", [made(), made()], FigureOptions())
     with pytest.raises(ProtofedError, match="holds no finished run"):
         draw_figure("curves", [made(), tmp_path], FigureOptions())
-    with pytest.raises(ProtofedError, match="does not use the option 'rule'"):
-        draw_figure("curves", [made()], FigureOptions(rule="last"))
+    with pytest.raises(ProtofedError, match="does not use the option 'score'"):
+        draw_figure("curves", [made()], FigureOptions(score="last"))

@@ -52,7 +52,7 @@ def test_few_decades_are_linear_and_zero_has_a_place(made: Made) -> None:
 
 def test_fields_of_other_sections_and_words(made: Made) -> None:
     runs = [made(training={**QUICK, "last_batch": word}) for word in ("keep", "drop")]
-    figure = draw_figure("sensitivity", runs, FigureOptions(rule="last", domain="optical"))
+    figure = draw_figure("sensitivity", runs, FigureOptions(score="last", domain="optical"))
     wanted = [mean_of_last(run, 1, "optical") for run in runs]
     assert points(figure)["FedAvg"][0] == [0, 1]
     assert points(figure)["FedAvg"][1] == pytest.approx(wanted)

@@ -75,7 +75,7 @@ def test_no_two_series_differ_by_colour_alone() -> None:
 
 
 def test_an_option_that_a_kind_does_not_know_is_refused() -> None:
-    FigureOptions(domain="print", rule="last").only("bars", "domain", "rule")
+    FigureOptions(domain="print", score="last").only("bars", "domain", "score")
     with pytest.raises(
         ProtofedError, match=r"bars does not use the option 'by'\noptions it uses: `domain`"
     ):

@@ -20,13 +20,13 @@ from protofed.paper_tables.paper_comparison import (
     part_footnotes,
     part_header,
     part_rows,
-    recipe_json,
-    recipe_markdown,
+    recipe_document,
     settings_by_source,
 )
 from protofed.paper_tables.recipe import PrintedPart, printed_table, read_recipe
 from protofed.paper_tables.run_plan import Scale
 from protofed.paper_tables.run_recipe import prepare_recipe
+from protofed.runtime.text_tables import render_document
 
 
 def line(our_delta: float | None, paper_delta: float | None, known: bool = True) -> ComparedRow:
@@ -149,7 +149,7 @@ def test_a_part_of_one_column_has_no_average(smoked: Path) -> None:
 
 def test_json_says_all_that_the_table_says(smoked: Path) -> None:
     part = beside(smoked)
-    told: dict[str, Any] = json.loads(recipe_json(report(part)))
+    told: dict[str, Any] = json.loads(render_document(recipe_document(report(part)), "json"))
     assert told["skipped"] == {"other": "no images"}
     (plain,) = told["parts"]
     assert plain["comparable"] is True
@@ -162,13 +162,13 @@ def test_json_says_all_that_the_table_says(smoked: Path) -> None:
 
 def test_markdown_has_tables_notes_sources_and_what_was_skipped(smoked: Path) -> None:
     part = beside(smoked)
-    text = recipe_markdown(report(part))
+    text = render_document(recipe_document(report(part)), "markdown")
     rows = [row for row in text.splitlines() if row.startswith("| ")]
     assert len(rows) == 2 + 3 * len(part.lines)
     assert len({row.count("|") for row in rows}) == 1
     assert "- recipe, our choice: " in text
     assert "FedProx: mu 0.01" in text
-    assert text.endswith("### other\n\nskipped: no images\n")
+    assert text.endswith("### other\n\n- skipped: no images\n")
 
 
 def test_bars_and_line_breaks_do_not_break_markdown(smoked: Path) -> None:
@@ -176,12 +176,13 @@ def test_bars_and_line_breaks_do_not_break_markdown(smoked: Path) -> None:
     first = replace(part.lines[0], label="Fed|Avg\nagain")
     notes = (*part.notes, "a | fault\non two lines")
     odd = replace(part, lines=(first, *part.lines[1:]), notes=notes)
-    text = recipe_markdown(replace(report(odd), failed={"office": "every | run\nfailed"}))
+    failed = replace(report(odd), failed={"office": "every | run\nfailed"})
+    text = render_document(recipe_document(failed), "markdown")
     rows = [row for row in text.splitlines() if row.startswith("| ")]
     assert r"| Fed\|Avg again | ours |" in text
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
     assert "- a \\| fault on two lines\n" in text
-    assert text.endswith("### office\n\nfailed: every \\| run failed\n")
+    assert text.endswith("### office\n\n- failed: every \\| run\n- failed\n")
 
 
 def test_settings_are_listed_by_source(smoked: Path) -> None:

@@ -21,7 +21,7 @@ from protofed.paper_tables.recipe import (
     recipe_names,
 )
 from protofed.paper_tables.run_plan import PACE, plan_runs
-from protofed.spec.spec_parser import parse_method
+from protofed.spec.experiment_spec import parse_method
 
 RECIPES = [read_recipe(name) for name in recipe_names()]
 PLACES = [(recipe, part.name) for recipe in RECIPES for part in recipe.parts]

@@ -102,7 +102,7 @@ def test_stopping_the_forecast_says_how_to_go_on(
     monkeypatch.setattr("protofed.paper_tables.run_recipe.unfinished_cells", stop)
     code, _, err = call("fpl-table3", "--runs", smoked)
     assert code == 130
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
 
 
 def test_markdown_and_one_part(call: Call, smoked: Path) -> None:
@@ -116,8 +116,8 @@ def test_markdown_and_one_part(call: Call, smoked: Path) -> None:
     ("words", "told"),
     [
         ([], "--list"),
-        (["fpl-table1", "--scale", "huge"], "smoke, quick, paper"),
-        (["fpl-table1", "--format", "html"], "table, markdown, json"),
+        (["fpl-table1", "--scale", "huge"], "'smoke', 'quick', 'paper'"),
+        (["fpl-table1", "--format", "html"], "'terminal', 'markdown', 'latex'"),
         (["fpl-table1", "--seeds", "0"], "--seeds"),
     ],
 )

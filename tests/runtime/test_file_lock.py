@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from protofed.errors import ProtofedError
-from protofed.runtime.atomic_io import file_lock
+from protofed.runtime.atomic_io import file_lock, is_locked
 
 
 @pytest.mark.parametrize("name", ["", "lock"])
@@ -46,3 +48,34 @@ def test_without_words_for_it_a_second_holder_waits(tmp_path: Path) -> None:
         order.append("first")
     other.join()
     assert order == ["first", "second"]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from protofed.runtime.atomic_io import file_lock
+with file_lock(Path(sys.argv[1]), "busy"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert is_locked(tmp_path)
+        holder.kill()
+        holder.wait()
+    assert not is_locked(tmp_path)
+    assert list(tmp_path.iterdir()) == []  # nothing is left in the folder
+
+
+def test_a_system_without_file_locks_is_named_in_one_line() -> None:
+    code = "import sys; sys.modules['fcntl'] = None; from protofed.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run"], capture_output=True, text=True, check=False
+    )
+    told = "error: protofed needs Linux or macOS; on Windows, run it inside WSL\n"
+    assert (done.returncode, done.stderr) == (2, told)

@@ -1,4 +1,4 @@
-"""The device is part of the spec: resolved, refused where it is not there, silent for the CPU."""
+"""The device is part of the spec: resolved, and refused where the machine does not have it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
 
 
-def test_a_device_is_resolved_and_the_cpu_renames_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_resolved_and_part_of_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     plain = Experiment()
     assert plain.device == "cpu"
-    assert "device" not in plain.to_dict()
+    assert plain.to_dict()["device"] == "cpu"
     assert Experiment(device="cpu").digest == plain.digest
     with pytest.raises(ProtofedError, match="no cuda: use auto or cpu"):
         parse_experiment({"device": "cuda"})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from protofed.data.partition import DirichletPartition, SharesPartition
 from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
-from protofed.spec.experiment_spec import Data, Experiment, flatten_spec
+from protofed.spec.experiment_spec import Data, Experiment, PublicImages, flatten_spec
 from protofed.spec.spec_parser import choose_named, parse_experiment, read_spec, set_field
+from tests.cli.conftest import Cli
+from tests.cli.conftest import cli as cli
 
 
 def test_what_is_not_said_comes_from_the_benchmark() -> None:
@@ -67,10 +70,10 @@ def test_the_spec_reads_back_to_itself() -> None:
     assert again.method == FedProx(mu=0.3)
 
 
-def test_the_way_to_convolve_is_named_only_where_it_moves_bits() -> None:
+def test_the_way_to_convolve_is_part_of_the_digest() -> None:
     plain = parse_experiment({"net": "resnet10"})
     assert parse_experiment({"net": "resnet10", "conv": "direct"}).digest == plain.digest
-    assert "conv" not in plain.to_dict()
+    assert plain.to_dict()["conv"] == "direct"
     fast = parse_experiment({"net": "resnet10", "conv": "winograd"})
     assert fast.digest != plain.digest
     assert parse_experiment(json.loads(json.dumps(fast.to_dict()))) == fast
@@ -260,3 +263,49 @@ def test_a_spec_becomes_flat_but_for_tables_by_domain() -> None:
         "partition.clients": {"optical": 2},
         "seed": 3,
     }
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"net": "mine"},
+        {"data": "digit"},
+        {"data": {"name": "digits", "domains": ["mnits"]}},
+        {"method": "fedpox"},
+        {"method": {"name": "fedprox", "muu": 1}},
+        {"partition": {"clints": 3}},
+        {"partition": {"kind": "shards", "alpha": 1}},
+        {"training": {"lr": -1.0}},
+        {"rounds": 0, "seed": -1, "roundz": 3},
+        {"leave_out": "prnt"},
+        {"device": "cuds"},
+    ],
+    ids=str,
+)
+def test_python_explains_a_fault_as_the_command_line_does(
+    raw: dict[str, Any], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProtofedError) as caught:
+        Experiment(**raw)
+    Path("a.json").write_text(json.dumps(raw))
+    ended = cli("run", "--spec", "a.json")
+    assert ended.code == 2
+    lines = [f"a.json: {line}" for line in str(caught.value).splitlines()]
+    assert ended.err == "error: " + "\n".join(lines) + "\n"
+
+
+def test_a_section_made_alone_is_explained_too() -> None:
+    with pytest.raises(ProtofedError, match=r"^name: unknown name 'digit'; did you mean 'digits'"):
+        Data(name="digit")
+    with pytest.raises(ProtofedError, match=r"^samples: input should be greater than or equal"):
+        PublicImages(samples=0)
+    with pytest.raises(ProtofedError, match=r"^net: unknown name 'mine' \(known: "):
+        Experiment(net="mine")
+
+
+def test_a_method_may_be_named_in_python() -> None:
+    raw: dict[str, Any] = {"method": {"name": "fedprox", "mu": 0.5}, "data": "digits"}
+    made = Experiment(**raw)
+    assert made.method == FedProx(mu=0.5)
+    assert made.data == Data(name="digits")

@@ -1,11 +1,8 @@
-"""Methods x domains over seeds, and the table as text: Markdown, LaTeX, CSV, JSON, terminal."""
+"""Methods x domains over seeds: the table that `compare`, `ablate`, `sweep` and reports show."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -20,10 +17,9 @@ from protofed.analysis.statistics import (
     paired_difference,
 )
 from protofed.errors import ProtofedError, require_known_name
-from protofed.experiment.result import RunResult, mark_unseen
-from protofed.federation.evaluation import DomainScores
+from protofed.experiment.result import RunResult, ScoreRule, mark_unseen
+from protofed.runtime.text_tables import Cell, RankedCell, TableDocument, TextTable
 
-Rule = Literal["last_five", "last"]
 SUMMARIES = ("mean", "worst", "spread")
 
 
@@ -84,7 +80,7 @@ class ComparisonTable:
 def compare_records(
     records: Sequence[RunRecord],
     baseline: str | None = None,
-    rule: Rule = "last_five",
+    rule: ScoreRule = "last_five",
     notes: Sequence[str] = (),
     lost: bool = False,
 ) -> ComparisonTable:
@@ -117,11 +113,11 @@ def _row(
     label: str,
     runs: Mapping[int, RunResult],
     base: Mapping[int, RunResult] | None,
-    rule: Rule,
+    rule: ScoreRule,
     tests: int,
 ) -> MethodRow:
     """A row from a method's runs by seed, and from the baseline's if it is another one."""
-    scores = {seed: _scores(run, rule) for seed, run in sorted(runs.items())}
+    scores = {seed: run.scores(rule) for seed, run in sorted(runs.items())}
     domains = next(iter(scores.values())).domains
     values = {name: [s.domains[name] for s in scores.values()] for name in domains}
     values |= {name: [getattr(s, name) for s in scores.values()] for name in SUMMARIES}
@@ -138,23 +134,22 @@ def _row(
     )
 
 
-def _mean(runs: Mapping[int, RunResult] | None, seed: int, rule: Rule) -> float | None:
+def _mean(runs: Mapping[int, RunResult] | None, seed: int, rule: ScoreRule) -> float | None:
     """The mean over domains of the run with a seed, if there is one."""
-    return _scores(runs[seed], rule).mean if runs and seed in runs else None
+    return runs[seed].scores(rule).mean if runs and seed in runs else None
 
 
-def _rule(records: Sequence[RunRecord], rule: Rule) -> str:
+def _rule(records: Sequence[RunRecord], rule: ScoreRule) -> str:
     """The rule in words; rows that took their scores by different ones are refused."""
     found = {record.result.rules[rule]: record.label for record in records}
     if len(found) > 1:
-        told = "; ".join(f"{label}: {words}" for words, label in found.items())
-        way = "use --score last" if rule == "last_five" else "repeat those that lack a site's score"
-        raise ProtofedError(f"scores taken by different rules ({told})\n{way}")
+        rules = "; ".join(f"{label}: {words}" for words, label in found.items())
+        lacking = "repeat the runs that lack the score of a site"
+        raise ProtofedError(
+            f"scores taken by different rules ({rules})",
+            hint="use <score=last>" if rule == "last_five" else lacking,
+        )
     return next(iter(found))
-
-
-def _scores(run: RunResult, rule: Rule) -> DomainScores:
-    return run.last_five if rule == "last_five" else run.last
 
 
 def _spread(values: Sequence[float | None]) -> SeedSpread | None:
@@ -182,14 +177,6 @@ def _ranks(rows: Sequence[MethodRow], domains: Sequence[str]) -> MeanRanks | Non
     )
 
 
-Format = Literal["table", "markdown", "latex", "csv", "json"]
-TEX = {
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-}
 HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
 
 
@@ -198,6 +185,11 @@ def format_spread(value: SeedSpread | None) -> str:
     if value is None:
         return "-"
     return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
+
+
+def spread_numbers(value: SeedSpread | None) -> list[str]:
+    """Mean and standard deviation with all their digits, for programs; empty where unknown."""
+    return ["" if number is None else str(number) for number in value or (None, None)]
 
 
 def format_difference(value: PairedDifference | None) -> str:
@@ -255,89 +247,34 @@ def table_footnotes(table: ComparisonTable) -> list[str]:
     return [*notes, *table.notes, f"runs: {runs}"]
 
 
-def table_markdown(table: ComparisonTable) -> str:
-    """A Markdown table; best in bold, second in italics."""
-    head = table_header(table)
-    rows = [
-        [_marked(table, row, place, text) for place, text in enumerate(table_row(table, row))]
-        for row in table.rows
+def comparison_document(table: ComparisonTable) -> TableDocument:
+    """The table as text with its footnotes; the two best of each column are marked.
+
+    CSV has one line per method and column: method, column, mean, std, seeds, rule.
+    """
+    rows = [_ranked_row(table, row) for row in table.rows]
+    return TableDocument(
+        tables=[TextTable(table_header(table), rows)],
+        content=table.to_dict(),
+        notes=table_footnotes(table),
+        records=_records(table),
+    )
+
+
+def _ranked_row(table: ComparisonTable, row: MethodRow) -> list[Cell]:
+    label, *cells = table_row(table, row)
+    scored = len(table.columns)
+    ranked = [
+        RankedCell(text, table.standing(name, row.label))
+        for name, text in zip(table.columns, cells[:scored], strict=True)
     ]
-    body = [head, ["---"] * len(head), *rows]
-    text = "\n".join(f"| {' | '.join(_safe(part, '|') for part in parts)} |" for parts in body)
-    return text + "\n\n" + "\n".join(f"- {note}" for note in table_footnotes(table)) + "\n"
+    return [label, *ranked, *cells[scored:]]
 
 
-def table_latex(table: ComparisonTable) -> str:
-    """A booktabs table; best in bold, second underlined."""
-    rows, width = [], 1 + len(table.columns) + bool(table.baseline)  # without the test
-    for row in table.rows:
-        cells = [escape_latex(text) for text in table_row(table, row)[:width]]
-        for place, name in enumerate(table.columns, start=1):
-            standing = table.standing(name, row.label)
-            if standing:
-                command = "textbf" if standing == "best" else "underline"
-                cells[place] = f"\\{command}{{{cells[place]}}}"
-        rows.append(" & ".join(cells) + r" \\")
-    heads = " & ".join(escape_latex(text) for text in table_header(table)[:width]) + r" \\"
-    notes = "\n".join(f"% {note}" for note in table_footnotes(table))
-    columns = "l" + "c" * (width - 1)
-    body = "\n".join(rows)
-    return (
-        f"{notes}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{heads}\n\\midrule\n"
-        f"{body}\n\\bottomrule\n\\end{{tabular}}\n"
-    )
-
-
-def table_csv(table: ComparisonTable) -> str:
-    """One line a method and column: method, column, mean, std, seeds; for other programs."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "column", "mean", "std", "seeds", "rule"])
-    for row in table.rows:
-        for name in table.columns:
-            value = row.cells[name]
-            numbers = [value.mean, "" if value.std is None else value.std] if value else ["", ""]
-            writer.writerow([row.label, name, *numbers, len(row.seeds), table.rule])
-    return out.getvalue()
-
-
-def table_json(table: ComparisonTable) -> str:
-    """All there is, as JSON."""
-    return json.dumps(table.to_dict(), indent=2, allow_nan=False) + "\n"
-
-
-FORMATS: dict[str, Callable[[ComparisonTable], str]] = {
-    "markdown": table_markdown,
-    "latex": table_latex,
-    "csv": table_csv,
-    "json": table_json,
-}
-
-
-def _marked(table: ComparisonTable, row: MethodRow, place: int, text: str) -> str:
-    """A cell of a Markdown table, marked if it is one of the best two."""
-    if not 1 <= place <= len(table.columns):
-        return text
-    standing = table.standing(table.columns[place - 1], row.label)
-    mark = {"best": "**", "second": "*", "": ""}[standing]
-    return f"{mark}{text}{mark}"
-
-
-def _safe(text: str, mark: str) -> str:
-    return text.replace(mark, f"\\{mark}")
-
-
-def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it is."""
-    return "".join(TEX.get(c, c) for c in text)
-
-
-def table_terminal(
-    table: ComparisonTable,
-) -> tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]:
-    """Head, rows and footnotes for the terminal."""
-    return (
-        table_header(table),
-        [table_row(table, row) for row in table.rows],
-        table_footnotes(table),
-    )
+def _records(table: ComparisonTable) -> TextTable:
+    rows = [
+        [row.label, name, *spread_numbers(row.cells[name]), str(len(row.seeds)), table.rule]
+        for row in table.rows
+        for name in table.columns
+    ]
+    return TextTable(["method", "column", "mean", "std", "seeds", "rule"], rows)

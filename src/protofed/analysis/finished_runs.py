@@ -31,7 +31,7 @@ def read_record(folder: Path, label: str | None = None) -> RunRecord:
     """A run folder as a record; a folder whose files do not belong together is refused."""
     place = RunDir(folder)
     if not place.done.exists():
-        raise ProtofedError(f"{folder} holds no finished run\nrun it to its end first")
+        raise ProtofedError(f"{folder} holds no finished run", hint="run it to its end first")
     experiment = run_records.load_spec(folder)
     return RunRecord(
         label=label or experiment.method.info.label,
@@ -77,8 +77,8 @@ def _same_partitions(records: Sequence[RunRecord]) -> None:
         twin = seen.setdefault(record.seed, record)
         if twin.partition != record.partition:
             raise ProtofedError(
-                f"{_two(twin, record)} have the same seed but other images at their clients\n"
-                f"repeat the one whose partition.json is wrong with --again"
+                f"{_two(twin, record)} have the same seed but other images at their clients",
+                hint="repeat the one whose partition.json is wrong with <again>",
             )
 
 

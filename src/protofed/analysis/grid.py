@@ -7,10 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from protofed.analysis.run_labels import add_settings
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import default_folder
-from protofed.spec.experiment_spec import Experiment
-from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, parse_method, set_field
+from protofed.spec.experiment_spec import Experiment, parse_method
+from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, set_field
 
 FULL = "full"  # the method as it is, among its ablations
 
@@ -40,7 +41,7 @@ def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
         for setting in filter(None, settings.split(",")):
             own = set_field(own, f"method.{setting}")
         label = parse_method(own["method"]).info.label
-        variants.append(GridVariant(f"{label} ({settings})" if settings else label, own))
+        variants.append(GridVariant(add_settings(label, settings), own))
     return _distinct(variants)
 
 
@@ -49,14 +50,16 @@ def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
     whole = choose_named(raw, "method", name)
     method = parse_method(whole["method"])
     if not method.ablations:
-        raise ProtofedError(f"{name} declares no ablations\nuse compare, as {name}:field=value")
+        raise ProtofedError(
+            f"{name} declares no ablations", hint=f"use compare, as {name}:field=value"
+        )
     table = dict(whole["method"])
     return [
         *(
             GridVariant(label, {**whole, "method": {**table, **fields}})
             for label, fields in method.ablations.items()
         ),
-        GridVariant(f"{method.info.label} ({FULL})", whole),
+        GridVariant(add_settings(method.info.label, FULL), whole),
     ]
 
 
@@ -66,11 +69,11 @@ def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]
     for axis in axes:
         field, equals, values = axis.partition("=")
         if not equals or not values:
-            raise ProtofedError(f"--grid {axis}: write section.field=value,value,...")
+            raise ProtofedError(f"grid {axis}: write section.field=value,value,...")
         if field.split(".")[0] in ("seed", "partition", "data", "validation"):
             raise ProtofedError(
-                f"--grid {field}: rows of a table train and are scored on the same images"
-                f"\nuse one run each (protofed run), and protofed plot sensitivity"
+                f"grid {field}: rows of a table train and are scored on the same images",
+                hint="use one run each (protofed run), and protofed plot sensitivity",
             )
         choices.append([(field, value) for value in values.split(",")])
     variants = []

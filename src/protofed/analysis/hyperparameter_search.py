@@ -35,7 +35,7 @@ def parse_axis(text: str) -> SearchAxis:
     except ValueError:
         made = SearchAxis(field, 1.0, 0.0)
     if not (field and equals and dots) or not made.low < made.high:
-        raise ProtofedError(f"--search {text}: write section.field=low..high")
+        raise ProtofedError(f"search {text}: write section.field=low..high")
     return made
 
 
@@ -82,6 +82,6 @@ def _study() -> Any:
     try:
         import optuna
     except ImportError:
-        raise ProtofedError("--search needs Optuna: pip install 'protofed[sweep]'") from None
+        raise ProtofedError("a search needs Optuna: pip install 'protofed[sweep]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))

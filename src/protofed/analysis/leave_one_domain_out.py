@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from protofed.analysis.comparison_table import Rule, escape_latex, format_spread
+from protofed.analysis.comparison_table import format_spread, spread_numbers
 from protofed.analysis.finished_runs import RunRecord
 from protofed.analysis.grid import GridVariant
 from protofed.analysis.statistics import SeedSpread
 from protofed.errors import ProtofedError
-from protofed.experiment.result import RunResult
+from protofed.experiment.result import RunResult, ScoreRule
+from protofed.runtime.text_tables import TableDocument, TextTable
 from protofed.spec.spec_parser import parse_experiment
 
 EACH = "each"  # the word for every domain in turn
@@ -57,7 +55,7 @@ def leave_out_label(label: str, left_out: str | None) -> str:
     return label.removesuffix(f" without {left_out}")
 
 
-def unseen_scores(records: Sequence[RunRecord], rule: Rule) -> list[UnseenScores]:
+def unseen_scores(records: Sequence[RunRecord], rule: ScoreRule) -> list[UnseenScores]:
     """The finished runs of a leave-out study by method."""
     found = []
     for label in dict.fromkeys(record.label for record in records):
@@ -65,7 +63,7 @@ def unseen_scores(records: Sequence[RunRecord], rule: Rule) -> list[UnseenScores
         order = mine[0].experiment.data.domains
         runs = {d: {r.seed: r.result for r in mine if r.result.unseen == d} for d in order}
         runs = {domain: of for domain, of in runs.items() if of}
-        on = {left: [_on(run, rule) for run in of.values()] for left, of in runs.items()}
+        on = {left: [run.scores(rule).domains for run in of.values()] for left, of in runs.items()}
         tested = {name for seeds in on.values() for scores in seeds for name in scores}
         names = [domain for domain in order if domain in tested]
         rows = {left: _row(seeds, names) for left, seeds in on.items()}
@@ -74,10 +72,6 @@ def unseen_scores(records: Sequence[RunRecord], rule: Rule) -> list[UnseenScores
     if not found:
         raise ProtofedError("no run was finished")
     return found
-
-
-def _on(run: RunResult, rule: Rule) -> dict[str, float | None]:
-    return (run.last_five if rule == "last_five" else run.last).domains
 
 
 def _row(
@@ -89,19 +83,19 @@ def _row(
     return {name: SeedSpread.of(values) if values else None for name, values in known.items()}
 
 
-def _mean(runs: dict[str, dict[int, RunResult]], rule: Rule) -> SeedSpread | None:
+def _mean(runs: dict[str, dict[int, RunResult]], rule: ScoreRule) -> SeedSpread | None:
     """The mean over left-out domains by seed, then over the seeds that have all of them."""
     seeds = set.intersection(*(set(of) for of in runs.values()))
     means = []
     for seed in sorted(seeds):
-        values = [_on(of[seed], rule).get(left) for left, of in runs.items()]
+        values = [of[seed].scores(rule).domains.get(left) for left, of in runs.items()]
         known = [value for value in values if value is not None]
         means += [statistics.fmean(known)] if known else []
     return SeedSpread.of(means) if means else None
 
 
-def unseen_table(unseen: UnseenScores) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: the left-out domain, the scores on all, and its own once more at the end."""
+def unseen_table(unseen: UnseenScores) -> TextTable:
+    """One row per left-out domain: the scores on every domain, and on the unseen one at the end."""
     head = [f"{unseen.label}, trained without", *unseen.domains, "on the unseen"]
     rows = []
     for left, row in unseen.rows.items():
@@ -110,21 +104,19 @@ def unseen_table(unseen: UnseenScores) -> tuple[list[str], list[list[str]]]:
             for d in unseen.domains
         ]
         rows.append([left, *cells, format_spread(row.get(left))])
-    return head, [
-        *rows,
-        ["mean of the unseen", *[""] * len(unseen.domains), format_spread(unseen.mean)],
-    ]
+    mean = ["mean of the unseen", *[""] * len(unseen.domains), format_spread(unseen.mean)]
+    return TextTable(head, [*rows, mean], line_before=len(rows))
 
 
-def unseen_summary(found: Sequence[UnseenScores]) -> tuple[list[str], list[list[str]]]:
-    """Methods x left-out domains, on the unseen only, and the mean."""
+def unseen_summary(found: Sequence[UnseenScores]) -> TextTable:
+    """Methods x left-out domains: each score on the domain that was left out, and the mean."""
     domains = list(dict.fromkeys(left for one in found for left in one.rows))
     head = ["on the unseen domain", *domains, "mean"]
     rows = []
     for one in found:
         own = [one.rows.get(left, {}).get(left) for left in domains]
         rows.append([one.label, *map(format_spread, own), format_spread(one.mean)])
-    return head, rows
+    return TextTable(head, rows)
 
 
 def unseen_footnotes(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> list[str]:
@@ -137,59 +129,30 @@ def unseen_footnotes(found: Sequence[UnseenScores], rule: str, notes: Sequence[s
     return told
 
 
-def unseen_markdown(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
-    """A Markdown table a method, and one of all if there are several."""
-    tables = [unseen_table(one) for one in found] + (
-        [unseen_summary(found)] if len(found) > 1 else []
+def unseen_document(
+    found: Sequence[UnseenScores], rule: str, notes: Sequence[str]
+) -> TableDocument:
+    """One table per method and, if there are several methods, one that compares them.
+
+    `rule` says in words how the scores were taken. CSV has one line per method, left-out domain
+    and test domain, without the notes.
+    """
+    tables = [unseen_table(one) for one in found]
+    if len(found) > 1:
+        tables.append(unseen_summary(found))
+    return TableDocument(
+        tables=tables,
+        content=[{**one.to_dict(), "rule": rule, "notes": list(notes)} for one in found],
+        notes=unseen_footnotes(found, rule, notes),
+        records=_records(found, rule),
     )
-    under = [f"- {line}" for line in unseen_footnotes(found, rule, notes)]
-    parts = [*(_lines(head, rows) for head, rows in tables), under]
-    return "\n".join("\n".join(lines) + "\n" for lines in parts)
 
 
-def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(part.replace("|", "\\|") for part in line) + " |" for line in lines]
-
-
-def unseen_latex(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
-    """A booktabs table a method, and one of all if there are several."""
-    tables = [unseen_table(one) for one in found] + (
-        [unseen_summary(found)] if len(found) > 1 else []
-    )
-    above = "".join(f"% {line}\n" for line in unseen_footnotes(found, rule, notes))
-    return above + "\n".join(_tabular(head, rows) for head, rows in tables)
-
-
-def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    heads, *body = ([escape_latex(part) for part in line] for line in [head, *rows])
-    lines = [" & ".join(line) + r" \\" for line in body]
-    columns = "l" + "c" * (len(head) - 1)
-    top = [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule"]
-    return "\n".join([*top, *lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def unseen_csv(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
-    """One line a method, left-out domain and test domain; no place for notes."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "left_out", "tested_on", "mean", "std", "rule"])
-    for one in found:
-        for left, row in one.rows.items():
-            for name, value in row.items():
-                writer.writerow([one.label, left, name, *(value or ("", "")), rule])
-    return out.getvalue()
-
-
-def unseen_json(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> str:
-    """All there is, as JSON."""
-    plain = [{**one.to_dict(), "rule": rule, "notes": list(notes)} for one in found]
-    return json.dumps(plain, indent=2, allow_nan=False) + "\n"
-
-
-FORMATS: dict[str, Callable[[Sequence[UnseenScores], str, Sequence[str]], str]] = {
-    "markdown": unseen_markdown,
-    "latex": unseen_latex,
-    "csv": unseen_csv,
-    "json": unseen_json,
-}
+def _records(found: Sequence[UnseenScores], rule: str) -> TextTable:
+    rows = [
+        [one.label, left, name, *spread_numbers(value), rule]
+        for one in found
+        for left, row in one.rows.items()
+        for name, value in row.items()
+    ]
+    return TextTable(["method", "left_out", "tested_on", "mean", "std", "rule"], rows)

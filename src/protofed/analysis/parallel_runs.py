@@ -41,9 +41,10 @@ Watch = Callable[[GridProgress], None]
 
 
 def run_all(cells: Sequence[GridCell], workers: int, watch: Watch) -> dict[Path, str]:
-    """Run what is not finished, `workers` at a time; the faults of failed runs by folder.
+    """Run what is not finished, in `workers` processes at a time; return faults by run folder.
 
-    Ctrl-C stops all of them; the same grid started again goes on where they were.
+    With no workers the runs follow one another in this process. Ctrl-C stops all runs; the same
+    grid started again resumes each from its last checkpoint.
     """
     for cell in cells:
         RunDir(cell.folder).check(cell.experiment)
@@ -79,9 +80,10 @@ class RunPool:
         self._tell("")
         while self.waiting or self.running or self.elsewhere:
             self._look_elsewhere()
-            while self.waiting and len(self.running) < self.workers:
+            while self.waiting and len(self.running) < max(1, self.workers):
                 self._begin(self.waiting.pop(0))
-            time.sleep(LOOK)
+            if self.running or self.elsewhere:
+                time.sleep(LOOK)
             ended = [job for job in self.running if not job[1].is_alive()]
             self.running = [job for job in self.running if job not in ended]
             for job in ended:
@@ -95,7 +97,26 @@ class RunPool:
         if is_locked(cell.folder):
             self._tell(self._wait_for(cell))
         elif not RunDir(cell.folder).done.exists():
-            self.running.append(_start(cell))
+            if self.workers:
+                self.running.append(_start(cell))
+            else:
+                self._tell(self._run_here(cell))
+
+    def _run_here(self, cell: GridCell) -> str:
+        """Run in this process, for lack of workers; what became of it."""
+        from protofed.experiment.runner import run
+
+        try:
+            run(cell.experiment, cell.folder, lambda progress: self._tell(""), workers=0)
+        except BusyError:
+            return self._wait_for(cell)
+        except Exception as fault:
+            return self._failed(cell, _describe(fault))
+        return f"{_name(cell)}: finished"
+
+    def _failed(self, cell: GridCell, fault: str) -> str:
+        self.faults[cell.folder] = fault
+        return f"{_name(cell)}: failed: {fault}"
 
     def _wait_for(self, cell: GridCell) -> str:
         self.elsewhere.append(cell)
@@ -113,17 +134,14 @@ class RunPool:
     def _take(self, cell: GridCell, process: SpawnProcess, pipe: Connection) -> str:
         """What became of a run."""
         process.join()
-        name = _name(cell)
         if process.exitcode == BUSY:
             return self._wait_for(cell)
         if process.exitcode == 0:
-            return f"{name}: finished"
+            return f"{_name(cell)}: finished"
         try:
-            said = str(pipe.recv())
-        except EOFError:  # killed, perhaps for want of memory
-            said = f"its process ended with code {process.exitcode}"
-        self.faults[cell.folder] = said
-        return f"{name}: failed: {said}"
+            return self._failed(cell, str(pipe.recv()))
+        except EOFError:  # killed, perhaps because memory ran out
+            return self._failed(cell, f"its process ended with code {process.exitcode}")
 
     def stop(self) -> None:
         """End whatever still runs; its folder keeps the last checkpoint."""
@@ -177,8 +195,12 @@ def _work(cell: GridCell, pipe: Connection) -> None:
     except BusyError:
         raise SystemExit(BUSY) from None
     except ProtofedError as fault:
-        pipe.send(str(fault))
+        pipe.send(_describe(fault))
         raise SystemExit(1) from None
     except Exception as fault:
-        pipe.send(f"{type(fault).__name__}: {fault}")
+        pipe.send(_describe(fault))
         raise
+
+
+def _describe(fault: Exception) -> str:
+    return str(fault) if isinstance(fault, ProtofedError) else f"{type(fault).__name__}: {fault}"

@@ -9,9 +9,10 @@ import typer
 
 from protofed import __version__
 from protofed.cli.compare import ablate_command, compare_command, sweep_command, track_command
-from protofed.cli.data import data_app, methods_app
+from protofed.cli.data import data_app
 from protofed.cli.export import card_command, export_command, predict_command
 from protofed.cli.federation import join_command, keys_command, serve_command, submit_command
+from protofed.cli.methods import methods_app
 from protofed.cli.output import guard_streams, show_count_progress
 from protofed.cli.plot import plot_command
 from protofed.cli.report import report_command
@@ -65,7 +66,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root_command(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     """Federated learning under domain shift, with prototypes and semantic anchors."""
@@ -74,13 +75,13 @@ def root_command(
 def _call() -> None:
     """The command, and all that it printed really printed."""
     try:
-        app()
+        app(prog_name="protofed")  # also where another program runs it, as `python -m`
     finally:
         sys.stdout.flush()
 
 
 def main() -> None:
-    """Run the command line; what the user can mend ends as a few lines and exit code 2."""
+    """Run the command line; an error that the user can fix is a few lines and exit code 2."""
     guard_streams()
     telling.set(show_count_progress)
     try:

@@ -5,19 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from protofed.cli.options import (
+    FormatOption,
+    JsonOption,
+    LeaveOutOption,
+    RunsOption,
+    ScoreOption,
+    SetOption,
+    WorkersOption,
+    chosen_format,
+    parse_workers,
+)
+
 if TYPE_CHECKING:
-    from protofed.analysis.comparison_table import ComparisonTable
     from protofed.analysis.grid import GridCell, GridVariant
-    from protofed.analysis.leave_one_domain_out import UnseenScores
-    from protofed.experiment.result import RunResult
+    from protofed.experiment.result import RunResult, ScoreRule
+    from protofed.experiment.runner import Workers
+    from protofed.runtime.text_tables import TableFormat
 
 
-def run_grid(grid: Sequence[GridCell], workers: int) -> dict[Path, str]:
-    """Run what is not finished, `workers` at a time (0: all cores); faults of some, by folder."""
+def run_grid(grid: Sequence[GridCell], workers: Workers) -> dict[Path, str]:
+    """Run what is not finished, in `workers` processes; the faults of failed runs by folder."""
     from protofed.analysis.parallel_runs import run_all
     from protofed.cli.output import GridWatcher
     from protofed.errors import ProtofedError
@@ -25,37 +37,33 @@ def run_grid(grid: Sequence[GridCell], workers: int) -> dict[Path, str]:
 
     with GridWatcher() as watch:
         try:
-            faults = run_all(grid, workers or usable_cores(), watch)
+            faults = run_all(grid, usable_cores() if workers == "auto" else workers, watch)
         except KeyboardInterrupt:
-            watch.say("stopped; the same command goes on")
+            watch.say("stopped; the same command resumes")
             raise typer.Exit(130) from None
     if all(cell.folder in faults for cell in grid):
         raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
     return faults
 
 
-LeaveOut = Annotated[
-    str | None,
-    typer.Option(help="Domain that nobody trains on and all are tested on; each: one by one."),
-]
-
-
 def run_leave_out_each(
     variants: Sequence[GridVariant],
     seeds: Sequence[int],
-    score: Literal["last_five", "last"],
-    workers: int,
-    form: str,
+    score: ScoreRule,
+    workers: Workers,
+    form: TableFormat,
     runs: Path,
 ) -> None:
-    """Run every variant without each of its domains, side by side; go on with what was begun."""
+    """Run every variant once per left-out domain and print the scores on the unseen domains."""
     from protofed.analysis.finished_runs import read_record
     from protofed.analysis.grid import grid_cells
     from protofed.analysis.leave_one_domain_out import (
         leave_each_out,
         leave_out_label,
+        unseen_document,
         unseen_scores,
     )
+    from protofed.cli.output import print_document
 
     grid = grid_cells(leave_each_out(variants), seeds, runs)
     faults = run_grid(grid, workers)
@@ -66,40 +74,17 @@ def run_leave_out_each(
     failed = [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     rule = records[0].result.rules[score]
     notices = [n for r in records for n in r.result.notices if "left out of training" not in n]
-    _print_unseen(unseen_scores(records, score), form, rule, [*failed, *dict.fromkeys(notices)])
+    notes = [*failed, *dict.fromkeys(notices)]
+    print_document(unseen_document(unseen_scores(records, score), rule, notes), form)
     if faults:
         raise typer.Exit(1)
-
-
-def _print_unseen(
-    found: Sequence[UnseenScores], form: str, rule: str, notes: Sequence[str]
-) -> None:
-    from protofed.analysis.leave_one_domain_out import (
-        FORMATS,
-        unseen_footnotes,
-        unseen_summary,
-        unseen_table,
-    )
-    from protofed.cli.output import print_table
-
-    if form in FORMATS:
-        typer.echo(FORMATS[form](found, rule, notes), nl=False)
-        return
-    for one in found:
-        print_table(*unseen_table(one), line_before=len(one.rows))
-        typer.echo()
-    if len(found) > 1:
-        print_table(*unseen_summary(found))
-        typer.echo()
-    for line in unseen_footnotes(found, rule, notes):
-        typer.echo(line)
 
 
 LOOK = 0.3  # seconds between two looks at a run that another process is busy with
 
 
-def _patiently(cell: GridCell) -> RunResult:
-    """A trial's result; one that another process is running is waited for."""
+def _run_or_wait(cell: GridCell, workers: Workers) -> RunResult:
+    """A trial's result; waits for one that another process is running."""
     from protofed.errors import BusyError
     from protofed.experiment.runner import run
     from protofed.runtime.atomic_io import is_locked
@@ -107,7 +92,7 @@ def _patiently(cell: GridCell) -> RunResult:
     told = False
     while True:
         try:
-            return run(cell.experiment, cell.folder)
+            return run(cell.experiment, cell.folder, workers=workers)
         except BusyError:
             if not told:
                 typer.echo(f"waiting for {cell.folder}, which another process is running", err=True)
@@ -121,14 +106,15 @@ def search_with_progress(
     ranges: Sequence[str],
     trials: int,
     shared: dict[str, Any],
-    score: Literal["last_five", "last"],
+    score: ScoreRule,
+    workers: Workers,
     runs: Path,
 ) -> None:
     """Print each trial as it ends, then the best one as flags."""
     from protofed.analysis.hyperparameter_search import parse_axis, run_search
 
     def play(cell: GridCell) -> float:
-        found = getattr(_patiently(cell), score)
+        found = _run_or_wait(cell, workers).scores(score)
         # a domain that is left out must not be tuned on either
         return found.without(cell.experiment.leave_out).mean or 0.0
 
@@ -142,7 +128,7 @@ def search_with_progress(
                 typer.echo(f"{found:6.2f}  {cell.label}  {cell.experiment.digest[:12]}")
                 best = max(best, (found, cell.label))
     except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on", err=True)
+        typer.echo("stopped; the same command resumes", err=True)
         raise typer.Exit(130) from None
     flags = " ".join(f"--set {word}" for word in best[1].split())
     typer.echo(f"best on held-out images: {best[0]:.2f} with {flags or 'nothing: all failed'}")
@@ -158,20 +144,10 @@ Data = Annotated[
 NetName = Annotated[str | None, typer.Option("--net", help="Net; default: the benchmark's.")]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds; default 20.")]
 Spec = Annotated[Path | None, typer.Option(help="TOML file with what all runs share.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="section.field=value for all runs; repeatable.")
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds per row: 0, 1, 2, ...")]
+Baseline = Annotated[
+    str | None, typer.Option(help="Row that the others are compared with; default: the first.")
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Seeds a method: 0, 1, 2, ...")]
-Baseline = Annotated[str | None, typer.Option(help="Row to compare with; default: the first.")]
-Score = Annotated[
-    Literal["last_five", "last"], typer.Option(help="Mean of the last five evaluations, or last.")
-]
-Workers = Annotated[int, typer.Option(min=0, help="Runs side by side; 0: one a core.")]
-Form = Annotated[
-    Literal["table", "markdown", "latex", "csv", "json"],
-    typer.Option("--format", help="What to print."),
-]
-Runs = Annotated[Path, typer.Option(help="Folder of the run folders.")]
 
 
 def compare_command(
@@ -180,19 +156,20 @@ def compare_command(
     net: NetName = None,
     rounds: Rounds = None,
     spec: Spec = None,
-    assignments: Set = None,
+    assignments: SetOption = None,
     seeds: Seeds = 1,
     baseline: Baseline = None,
-    score: Score = "last_five",
-    leave_out: LeaveOut = None,
-    workers: Workers = 0,
-    form: Form = "table",
-    runs: Runs = Path("runs"),
+    score: ScoreOption = "last_five",
+    leave_out: LeaveOutOption = None,
+    workers: WorkersOption = "auto",
+    form: FormatOption = "terminal",
+    as_json: JsonOption = False,
+    runs: RunsOption = Path("runs"),
 ) -> None:
-    """Run several methods with the same seeds, and set them side by side.
+    """Run several methods with the same seeds and compare them in one table.
 
-    METHODS are names, with fields of their own after a colon: fedavg fpl fpl:tau=0.05,upcr=0.
-    Finished runs are not repeated; after Ctrl-C the same command goes on.
+    METHODS are names; a colon introduces fields of one method: fedavg fpl fpl:tau=0.05,upcr=0.
+    Finished runs are not repeated; after Ctrl-C the same command resumes.
     """
     from protofed.analysis.grid import named_variants
     from protofed.analysis.leave_one_domain_out import EACH
@@ -203,11 +180,11 @@ def compare_command(
     if leave_out == EACH:
         if baseline:
             raise typer.BadParameter("--leave-out each has no --baseline")
-        run_leave_out_each(
-            named_variants(methods, shared), range(seeds), score, workers, form, runs
-        )
+        count, form = parse_workers(workers), chosen_format(form, as_json)
+        run_leave_out_each(named_variants(methods, shared), range(seeds), score, count, form, runs)
         return
-    _play(named_variants(methods, shared), seeds, baseline, score, workers, form, runs)
+    grid = GridOptions(seeds, baseline, score, workers, form, as_json, runs)
+    run_and_compare(named_variants(methods, shared), grid)
 
 
 def ablate_command(
@@ -216,65 +193,69 @@ def ablate_command(
     net: NetName = None,
     rounds: Rounds = None,
     spec: Spec = None,
-    assignments: Set = None,
+    assignments: SetOption = None,
     seeds: Seeds = 1,
-    score: Score = "last_five",
-    workers: Workers = 0,
-    form: Form = "table",
-    runs: Runs = Path("runs"),
+    score: ScoreOption = "last_five",
+    workers: WorkersOption = "auto",
+    form: FormatOption = "terminal",
+    as_json: JsonOption = False,
+    runs: RunsOption = Path("runs"),
 ) -> None:
-    """Run a method without each of its parts, as its paper does."""
+    """Run a method without each of its parts, as the ablation study of its paper does."""
     from protofed.analysis.grid import ablation_variants
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     rows = ablation_variants(method, shared)
-    _play(rows, seeds, rows[-1].label, score, workers, form, runs)
+    grid = GridOptions(seeds, rows[-1].label, score, workers, form, as_json, runs)
+    run_and_compare(rows, grid)
 
 
 def sweep_command(
     method: Name,
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", help="section.field=a,b,c; several make all combinations."),
+        typer.Option("--grid", help="section.field=a,b,c; several give all combinations."),
     ] = None,
     ranges: Annotated[
         list[str] | None,
-        typer.Option("--search", help="section.field=low..high; searched on held-out images."),
+        typer.Option("--search", help="section.field=low..high; scored on held-out images."),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Runs of a --search.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, help="Number of runs of a --search.")] = 20,
     data: Data = None,
     net: NetName = None,
     rounds: Rounds = None,
     spec: Spec = None,
-    assignments: Set = None,
+    assignments: SetOption = None,
     seeds: Seeds = 1,
     baseline: Baseline = None,
-    score: Score = "last_five",
-    workers: Workers = 0,
-    form: Form = "table",
-    runs: Runs = Path("runs"),
+    score: ScoreOption = "last_five",
+    workers: WorkersOption = "auto",
+    form: FormatOption = "terminal",
+    as_json: JsonOption = False,
+    runs: RunsOption = Path("runs"),
 ) -> None:
     """Run a method with every combination of some values, or search for good ones.
 
-    A --grid is scored on the test images, to show how sensitive a method is. A --search tunes, so
-    it never sees them: it is scored on a part of each client's own images.
+    A --grid is scored on the test images and shows how sensitive a method is. A --search tunes the
+    method, so it never sees them: it is scored on images held out from each client.
     """
-    from protofed.analysis.grid import grid_variants as combinations
+    from protofed.analysis.grid import grid_variants
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     if bool(grid) == bool(ranges):
         raise typer.BadParameter("give either --grid or --search")
-    if ranges and (seeds > 1 or workers or baseline or form != "table"):
-        raise typer.BadParameter("a --search has none of --seeds, --workers, --baseline, --format")
+    if ranges and (seeds > 1 or baseline or as_json or form != "terminal"):
+        raise typer.BadParameter("--search takes none of --seeds, --baseline, --format, --json")
     if ranges:
-        search_with_progress(method, ranges, trials, shared, score, runs)
+        search_with_progress(method, ranges, trials, shared, score, parse_workers(workers), runs)
         return
-    _play(combinations(method, grid or [], shared), seeds, baseline, score, workers, form, runs)
+    options = GridOptions(seeds, baseline, score, workers, form, as_json, runs)
+    run_and_compare(grid_variants(method, grid or [], shared), options)
 
 
 def track_command(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)],
-    to: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("tensorboard"),
+    to: Annotated[Path, typer.Option(help="Folder for the logs.")] = Path("tensorboard"),
 ) -> None:
     """Write run folders as TensorBoard logs."""
     from protofed.analysis.tensorboard import write_tensorboard
@@ -293,62 +274,62 @@ def _shared(
     given = {field: value for field, value in flags.items() if value is not None}
     raw, _ = raw_spec(spec, list(assignments or []), given)
     if "seed" in raw:
-        raise typer.BadParameter("seed: every row runs with the same seeds; say how many: --seeds")
+        raise typer.BadParameter(
+            "seed: every row runs with the same seeds; set their number with --seeds"
+        )
     return raw
 
 
-def _play(
-    variants: Sequence[GridVariant],
-    seeds: int,
-    baseline: str | None,
-    score: Literal["last_five", "last"],
-    workers: int,
-    form: str,
-    runs: Path,
-) -> None:
-    """Run the grid, then print its table; a run that failed is told, and the rest still counts."""
-    from protofed.analysis.comparison_table import compare_records as set_side_by_side
+class GridOptions(NamedTuple):
+    """What `compare`, `ablate` and `sweep` take alike, as it was typed."""
+
+    seeds: int
+    baseline: str | None  # the label of a row, in any case
+    score: ScoreRule
+    workers: str
+    form: TableFormat
+    as_json: bool
+    runs: Path
+
+
+def run_and_compare(variants: Sequence[GridVariant], options: GridOptions) -> None:
+    """Run the grid, then print its table; a failed run is reported, and the others are shown."""
+    from protofed.analysis.comparison_table import compare_records, comparison_document
     from protofed.analysis.finished_runs import check_comparable, read_record
     from protofed.analysis.grid import grid_cells
-    from protofed.errors import require_known_name
+    from protofed.cli.output import print_document
 
-    grid = grid_cells(variants, range(seeds), runs)
-    if baseline:
-        labels = {variant.label.lower(): variant.label for variant in variants}
-        baseline = labels.get(baseline.lower(), baseline)
-        require_known_name("baseline", baseline, labels.values())
+    form, workers = chosen_format(options.form, options.as_json), parse_workers(options.workers)
+    grid = grid_cells(variants, range(options.seeds), options.runs)
+    baseline = _baseline_label(options.baseline, variants)
     faults = run_grid(grid, workers)
     done = [read_record(c.folder, c.label) for c in grid if c.folder not in faults]
     notes = check_comparable(done, free=_free(variants))
     notes += [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
-    wanted = baseline or variants[0].label
-    lost = wanted not in {record.label for record in done}
+    lost = baseline not in {record.label for record in done}
     if lost:
-        notes.append(f"no differences: {wanted}, which they would be to, failed")
-    _print_comparison(set_side_by_side(done, wanted, score, notes, lost), form)
+        notes.append(f"no differences: the baseline, {baseline}, failed")
+    table = compare_records(done, baseline, options.score, notes, lost)
+    print_document(comparison_document(table), form)
     if faults:
         raise typer.Exit(1)
 
 
+def _baseline_label(typed: str | None, variants: Sequence[GridVariant]) -> str:
+    """The label of the row that was typed, or of the first."""
+    from protofed.errors import require_known_name
+
+    if typed is None:
+        return variants[0].label
+    labels = {variant.label.lower(): variant.label for variant in variants}
+    return require_known_name("baseline", labels.get(typed.lower(), typed), labels.values())
+
+
 def _free(variants: Sequence[GridVariant]) -> set[str]:
-    """The sections that the variants differ in by intention, and what goes with the method."""
+    """The sections in which the variants differ on purpose, and those that follow the method."""
     from protofed.analysis.finished_runs import APART
 
     sections = {name for variant in variants for name in variant.raw}
     first = variants[0].raw
     differ = {n for n in sections if any(v.raw.get(n) != first.get(n) for v in variants)}
     return {*APART, *differ}
-
-
-def _print_comparison(table: ComparisonTable, form: str) -> None:
-    from protofed.analysis.comparison_table import FORMATS, table_terminal
-    from protofed.cli.output import echo_line, print_table
-
-    if form in FORMATS:
-        typer.echo(FORMATS[form](table), nl=False)
-        return
-    head, rows, notes = table_terminal(table)
-    print_table(head, rows)
-    typer.echo()
-    for note in notes:
-        echo_line(note)

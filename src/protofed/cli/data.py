@@ -1,4 +1,4 @@
-"""``protofed methods`` and ``protofed data``: what there is, what it is like, and how to get it."""
+"""``protofed data``: the benchmarks there are, what they hold, and how to download them."""
 
 from __future__ import annotations
 
@@ -6,105 +6,36 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofed.cli.options import FormatOption, JsonOption, JsonRecordOption, chosen_format
 from protofed.cli.typer_fixes import PlainCommand
 from protofed.errors import count_noun
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
     from rich.progress import Progress
 
-    from protofed.core.method import AnyMethod
     from protofed.data.benchmark_info import BenchmarkInfo
     from protofed.data.diagnostics import Diagnosis, Finding
     from protofed.data.download import DataSource
     from protofed.data.http_download import RemoteFile, Watch
 
-methods_app = typer.Typer(
-    help="List the methods, or show one.", rich_markup_mode=None, suggest_commands=False
-)
 data_app = typer.Typer(
-    help="List the benchmarks, show one or a folder of images, examine it, or fetch one.",
+    help="List the benchmarks; show, check or download one; show or check a folder of images.",
     rich_markup_mode=None,
     suggest_commands=False,
     no_args_is_help=True,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
-
-
-@methods_app.callback(invoke_without_command=True)
-def methods_command(context: typer.Context, as_json: Json = False) -> None:
-    """List every method with its paper and what it sends."""
-    if context.invoked_subcommand:
-        if as_json:
-            raise typer.BadParameter(f"write --json after {context.invoked_subcommand}")
-        return
-    _print_methods(as_json)
-
-
-def _print_methods(as_json: bool) -> None:
-    from protofed.cli.output import print_table
-    from protofed.methods import METHODS
-
-    rows = [_about(name, method) for name, method in METHODS.items()]
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    columns = ["name", "method", "family", "venue", "year", "sends up", "sends down", "needs"]
-    cells = [
-        [
-            *(str(r[key] or "") for key in ("name", "label", "family", "venue", "year")),
-            _join(r["up"]),
-            _join(r["down"]),
-            ", ".join(r["needs"]),
-        ]
-        for r in rows
-    ]
-    print_table(columns, cells)
-
-
-@methods_app.command("list", cls=PlainCommand)
-def list_methods(as_json: Json = False) -> None:
-    """List every method with its paper and what it sends, as `protofed methods` does."""
-    _print_methods(as_json)
-
-
-@methods_app.command("show", cls=PlainCommand)
-def show_method(
-    name: Annotated[str, typer.Argument(help="Its name, see `protofed methods`.")],
-    as_json: Json = False,
-) -> None:
-    """Print a method's paper, its hyperparameters and their defaults."""
-    from protofed.cli.output import print_table
-    from protofed.errors import require_known_name
-    from protofed.methods import METHODS
-
-    method = METHODS[require_known_name("method", name, METHODS)]
-    about = _about(name, method)
-    if as_json:
-        typer.echo(json.dumps(about, indent=2))
-        return
-    typer.echo(f"{about['label']}: {method.__doc__}")
-    typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
-    if about["caveat"]:
-        typer.echo(f"* {about['caveat']}")
-    typer.echo(f"sends up: {_join(about['up'])}; sends down: {_join(about['down'])}")
-    typer.echo(f"needs: {_join(about['needs'])}")
-    if about["fields"]:
-        typer.echo()
-        cells = [[f["name"], str(f["default"]), f["meaning"]] for f in about["fields"]]
-        print_table(["--set method.", "default", "meaning"], cells)
-
 
 @data_app.command("list", cls=PlainCommand)
-def list_data(as_json: Json = False) -> None:
+def list_data(form: FormatOption = "terminal", as_json: JsonOption = False) -> None:
     """List every benchmark."""
-    from protofed.cli.output import print_table
+    from protofed.cli.output import print_document
     from protofed.data.benchmarks import BENCHMARKS
+    from protofed.runtime.text_tables import TableDocument, TextTable
 
     rows = [
         {
@@ -119,9 +50,6 @@ def list_data(as_json: Json = False) -> None:
         }
         for entry in BENCHMARKS.values()
     ]
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
     cells = [
         [
             str(r["name"]),
@@ -132,7 +60,8 @@ def list_data(as_json: Json = False) -> None:
         ]
         for r, entry in zip(rows, BENCHMARKS.values(), strict=True)
     ]
-    print_table(["name", "domains", "classes", "pixels", "images from"], cells)
+    table = TextTable(["name", "domains", "classes", "pixels", "images from"], cells)
+    print_document(TableDocument([table], rows), chosen_format(form, as_json))
 
 
 @data_app.command("show", cls=PlainCommand)
@@ -141,9 +70,9 @@ def show_data(
     picture: Annotated[
         Path | None, typer.Option(help="Write a PNG with an image of each class and domain.")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonRecordOption = False,
 ) -> None:
-    """Count a benchmark's images by domain, and say what to know about them."""
+    """Count a benchmark's images by domain and list what to know about them."""
     from protofed.cli.output import echo_line, print_table
     from protofed.data.benchmarks import benchmark_info
 
@@ -183,28 +112,6 @@ def _whence(entry: BenchmarkInfo) -> str:
     return f"protofed data get {entry.name}" if _missing(entry) else "PROTOFED_DATA"
 
 
-def _about(name: str, method: type[AnyMethod]) -> dict[str, Any]:
-    """All that is known of a method without running it."""
-    about = {"name": name, **method.info._asdict(), "summary": method.__doc__}
-    made = method()
-    about |= {**made.payload._asdict(), "needs": list(made.needs)}
-    known: dict[str, FieldInfo] = vars(method)["__pydantic_fields__"]
-    return {**about, "fields": [_field(name, info) for name, info in known.items()]}
-
-
-def _field(name: str, info: FieldInfo) -> dict[str, Any]:
-    """A hyperparameter: its name, default and meaning."""
-    from protofed.core.method import Method
-    from protofed.spec.experiment_spec import method_name
-
-    default = method_name(info.default) if isinstance(info.default, Method) else info.default
-    return {"name": name, "default": default, "meaning": info.description or ""}
-
-
-def _join(parts: list[str]) -> str:
-    return ", ".join(parts) or "nothing"
-
-
 def get_command(
     name: Annotated[str, typer.Argument(help="A benchmark, or one of the digits' domains.")],
     to: Annotated[
@@ -214,14 +121,16 @@ def get_command(
         int | None, typer.Option(min=8, max=512, help="Pixels of stored photographs; default 64.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Fetch and replace what is there.")
+        bool, typer.Option("--again", help="Download again and replace what is there.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before fetching.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Accept the licence without being asked.")
+    ] = False,
+    as_json: JsonRecordOption = False,
 ) -> None:
-    """Fetch a public benchmark, check it, and store it where protofed reads it.
+    """Download a public benchmark, verify it, and store it where protofed reads it.
 
-    An interrupted download goes on where it stopped when the command is repeated.
+    Repeat the command to resume an interrupted download.
     """
     from protofed.data.download import SOURCES, sources_for
 
@@ -252,7 +161,7 @@ def _root(to: Path | None) -> Path:
 
     usual = os.environ.get("PROTOFED_DATA", "")
     if to is None and not usual:
-        raise ProtofedError("where to? give --to FOLDER, or set PROTOFED_DATA to the data folder")
+        raise ProtofedError("no data folder: pass --to FOLDER, or set PROTOFED_DATA")
     return (to or Path(usual)).expanduser().absolute()
 
 
@@ -264,7 +173,7 @@ def _tell(name: str, source: DataSource) -> None:
 
     files = source_files(name, source)
     hosts = dict.fromkeys(urlsplit(url).netloc for file in files for url in file.urls)
-    size = f"about {max(1, source.size // 10**6):,} MB" if source.size else "size not told"
+    size = f"about {max(1, source.size // 10**6):,} MB" if source.size else "size unknown"
     lines = [
         f"{name}: {count_noun(len(files), 'file')}, {size}, from {', '.join(hosts)}",
         f"  licence: {source.licence}",
@@ -276,19 +185,19 @@ def _tell(name: str, source: DataSource) -> None:
 
 
 def _ask(yes: bool) -> None:
-    """Go on only with a yes."""
+    """Ask for a yes, unless it was given."""
     from protofed.errors import ProtofedError
 
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ProtofedError("nobody is there to ask whether the licence is fine: add --yes")
+        raise ProtofedError("no terminal to confirm the licence; pass --yes to accept it")
     if not typer.confirm("Fetch under these terms?", err=True):
         raise typer.Exit(1)
 
 
 def _get(name: str, root: Path, side: int | None, again: bool) -> bool:
-    """Fetch one set with a bar on stderr, or a line a file where that is no terminal."""
+    """Download one set with a bar on stderr, or one line per file where that is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -317,7 +226,7 @@ def _get(name: str, root: Path, side: int | None, again: bool) -> bool:
         try:
             return get_set(name, root, DownloadProgress(say, begin), side, again)
         except KeyboardInterrupt:
-            say("stopped; the same command goes on from here")
+            say("stopped; the same command resumes the download")
             raise typer.Exit(130) from None
 
 
@@ -336,19 +245,21 @@ MOST_DETAILS = 20  # of one finding; bad files are all named
 def doctor_command(
     path: Annotated[str, typer.Argument(help="Folder of images, or a benchmark.")],
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write a spec to begin with, as TOML.")
+        Path | None, typer.Option("--out", "-o", help="Write a spec to start from, as TOML.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as JSON.")] = False,
+    as_json: JsonRecordOption = False,
 ) -> None:
     """Count images, find bad files and duplicates, measure the shift, and suggest a spec.
 
-    Findings stand in the order of how bad they are, each with what to do. The exit code is 0.
+    Findings are sorted by severity, each with what to do. The exit code is 0.
     """
     from protofed.data.diagnostics import diagnose_benchmark
     from protofed.errors import ProtofedError
 
-    if out and not out.absolute().parent.is_dir():  # told before the work
-        raise ProtofedError(f"-o {out}: there is no folder {out.absolute().parent}; make it first")
+    if out and not out.absolute().parent.is_dir():  # reported before the work
+        raise ProtofedError(
+            f"-o {out}: there is no folder {out.absolute().parent}; create it first"
+        )
     found = diagnose_benchmark(path)
     _print(found, as_json)
     if out and found.spec:
@@ -369,8 +280,8 @@ def _write(out: Path, spec: str) -> None:
 
     if out.exists() and out.read_bytes() != spec.encode():
         raise ProtofedError(
-            f"{out} is there, says something else, and was left as it is\n"
-            f"remove it, or give -o another file"
+            f"{out} exists with other content and was not changed",
+            hint="remove it, or choose another <out>",
         )
     atomic_write(out, spec.encode())
 

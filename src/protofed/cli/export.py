@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from protofed.cli.options import FormatOption, JsonOption, chosen_format
 from protofed.errors import count_noun
 
 if TYPE_CHECKING:
     from protofed.export.inference_module import TrainedProduct
     from protofed.export.predict import ImagePrediction
+    from protofed.runtime.text_tables import TableDocument
 
 
 def card_command(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
-    """Print the model card of a finished run, as it lies in its folder as card.md."""
+    """Print the model card of a finished run: the file card.md in its folder."""
     from protofed.cli.output import echo_line
     from protofed.experiment.model_card import model_card as card_of
     from protofed.experiment.run_folder import RunDir
@@ -35,17 +34,18 @@ def export_command(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     to: Annotated[Kind, typer.Option("--to", help="Kind of file.")] = "onnx",
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="The file; default: the run folder's name.")
+        Path | None,
+        typer.Option("--out", "-o", help="File to write; default: the run folder's name."),
     ] = None,
     client: Annotated[
-        int | None, typer.Option(min=0, help="Whose model, in methods that leave each its own.")
+        int | None, typer.Option(min=0, help="Client whose model to export, if each has its own.")
     ] = None,
 ) -> None:
-    """Write a run's newest model as one file, and check that it answers as the run does.
+    """Write a run's newest model as one file and check that it predicts as the run does.
 
-    The file takes uint8 pixels and holds classes, normalisation, scores and the run's digest. It
-    is read anew and compared with the run on test images before it comes to its place; of a
-    federation across machines, whose images are at its sites, on noise.
+    The file takes uint8 pixels and holds classes, normalisation, scores and the run's digest.
+    Before it gets its name, it is read back and compared with the run on test images, or on noise
+    if the images are at the sites of a federation.
     """
     from protofed.cli.output import echo_line
     from protofed.errors import ProtofedError
@@ -65,52 +65,44 @@ def export_command(
     shape = f"[N, {facts.side}, {facts.side}, 3]"
     echo_line(f"takes images: uint8 {shape}, red, green, blue; gives {len(facts.classes)} classes")
     echo_line(
-        f"read anew and compared with the run on {found.images} {taken.kind}: largest "
+        f"read back and compared with the run on {found.images} {taken.kind}: largest "
         f"difference {found.probabilities:.1e} in probability, {found.scores:.1e} in score"
     )
 
 
-FROM_A_FILE = "end other programs, or go to a machine with more"
-FROM_A_RUN = f"give a file of `protofed export`: a run loads its images too; or {FROM_A_FILE}"
+FROM_A_FILE = "end other programs, or use a machine with more memory"
+FROM_A_RUN = f"use a file of `protofed export`, as a run loads its images too; or {FROM_A_FILE}"
 
 
 def predict_command(
     model: Annotated[
         Path, typer.Argument(help="Run folder, or a file that `protofed export` wrote.")
     ],
-    images: Annotated[
-        list[Path], typer.Argument(help="Images, or folders that are searched to any depth.")
-    ],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders that contain images.")],
     client: Annotated[
-        int | None, typer.Option(min=0, help="Of a run folder: whose model, where each has one.")
+        int | None, typer.Option(min=0, help="Client whose model to use, if each has its own.")
     ] = None,
     explain: Annotated[
         Path | None, typer.Option(help="Write a heat map for each image into this folder.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print as CSV.")] = False,
+    form: FormatOption = "terminal",
+    as_json: JsonOption = False,
 ) -> None:
     """Label new images with a trained model.
 
-    Files that cannot be read are named with the reason, and the rest is labelled; the exit code is
-    then 1. Names of folders are not taken for labels: nothing is scored here.
+    Files that cannot be read are listed with the reason, the others are labelled, and the exit code
+    is 1. Folder names are not taken for labels: nothing is scored here.
     """
+    from protofed.cli.output import print_document
     from protofed.export.predict import HeatMapWriter, find_images, predict_images
     from protofed.runtime.resources import explain_oom
 
-    if as_json and as_csv:
-        raise typer.BadParameter("give either --json or --csv")
+    form = chosen_format(form, as_json)
     with explain_oom("predict", FROM_A_RUN if model.is_dir() else FROM_A_FILE):
         product = _product(model, client)
         look = HeatMapWriter(product, explain) if explain else None
         answers = list(predict_images(product, find_images(images), look))
-    if as_json:
-        plain = {"model": product.facts.name, "digest": product.facts.digest}
-        typer.echo(json.dumps({**plain, "answers": [a.to_dict() for a in answers]}, indent=2))
-    elif as_csv:
-        _write_csv(answers)
-    else:
-        _print(product, answers)
+    print_document(_predictions_document(product, answers), form)
     if look:
         typer.echo(f"wrote {count_noun(look.written, 'picture')} into {explain}", err=True)
     if any(answer.fault for answer in answers):
@@ -131,7 +123,7 @@ def _product(model: Path, client: int | None) -> TrainedProduct:
 
 
 def _cells(answer: ImagePrediction) -> list[str]:
-    """Of a file that could be read."""
+    """The row of a file that could be read."""
     cells = [answer.file, answer.label, f"{answer.confidence:.4f}"]
     cells += [answer.runner_up, f"{answer.runner_up_confidence:.4f}"]
     if answer.nearest:
@@ -143,27 +135,33 @@ HEAD = ["file", "label", "confidence", "runner-up", "its confidence"]
 PROTOTYPES = ["nearest prototype", "distance"]
 
 
-def _print(product: TrainedProduct, answers: Sequence[ImagePrediction]) -> None:
-    """A table of labels, then the files that could not be read, by name."""
-    from protofed.cli.output import echo_line, print_table
+def _predictions_document(
+    product: TrainedProduct, answers: Sequence[ImagePrediction]
+) -> TableDocument:
+    """A table of labels, then the files that could not be read with the reason.
 
-    good = [answer for answer in answers if not answer.fault]
-    bad = [answer for answer in answers if answer.fault]
-    if good:
-        print_table(HEAD + PROTOTYPES * bool(good[0].nearest), [_cells(one) for one in good])
-    typer.echo()
-    echo_line(f"{product.facts.name}; run {product.facts.digest[:12]}")
-    if bad:
-        echo_line(f"{len(bad)} of {count_noun(len(answers), 'file')} cannot be read:")
-        for answer in bad:
-            echo_line(f"  {answer.file}: {answer.fault}")
+    CSV has one line per file in the order given; its last column says why a file has no label.
+    """
+    from protofed.runtime.text_tables import TableDocument, TextTable
+
+    facts = product.facts
+    good = [_cells(answer) for answer in answers if not answer.fault]
+    bad = [f"  {answer.file}: {answer.fault}" for answer in answers if answer.fault]
+    failed = f"{len(bad)} of {count_noun(len(answers), 'file')} cannot be read:"
+    head = (HEAD + PROTOTYPES)[: len(good[0])] if good else []
+    return TableDocument(
+        tables=[TextTable(head, good)],
+        content={
+            "model": facts.name,
+            "digest": facts.digest,
+            "answers": [answer.to_dict() for answer in answers],
+        },
+        notes=[f"{facts.name}; run {facts.digest[:12]}", *([failed, *bad] if bad else [])],
+        records=TextTable([*HEAD, *PROTOTYPES, "fault"], [_record(answer) for answer in answers]),
+    )
 
 
-def _write_csv(answers: Sequence[ImagePrediction]) -> None:
-    """A line a file, in order; the last column says why there is no label."""
-    rows = csv.writer(sys.stdout, lineterminator="\n")
-    rows.writerow([*HEAD, *PROTOTYPES, "fault"])
-    for answer in answers:
-        cells = [answer.file] if answer.fault else _cells(answer)
-        empty = [""] * (len(HEAD) + len(PROTOTYPES) - len(cells))
-        rows.writerow([*cells, *empty, answer.fault])
+def _record(answer: ImagePrediction) -> list[str]:
+    cells = [answer.file] if answer.fault else _cells(answer)
+    empty = [""] * (len(HEAD) + len(PROTOTYPES) - len(cells))
+    return [*cells, *empty, answer.fault]

@@ -9,21 +9,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
-from rich.text import Text
 
-from protofed.analysis.parallel_runs import GridProgress as Grid
 from protofed.errors import printable_text
-from protofed.experiment.result import RunResult
-from protofed.experiment.runner import RunProgress
-from protofed.spec.experiment_spec import Experiment
+from protofed.runtime.text_tables import (
+    TableDocument,
+    TableFormat,
+    TextTable,
+    render_document,
+    terminal_table,
+)
+
+if TYPE_CHECKING:
+    from protofed.analysis.parallel_runs import GridProgress
+    from protofed.experiment.result import RunResult
+    from protofed.experiment.runner import RunProgress
+    from protofed.spec.experiment_spec import Experiment
 
 UNREAD = 141  # 128 + SIGPIPE: how a shell tells of a program whose reader has gone
 
@@ -154,7 +160,7 @@ class GridWatcher(ProgressFollower):
         super().__init__("runs {task.fields[runs]}  rounds", "{task.fields[left]}")
         self.task = self.bar.add_task("", total=None, runs="", left="")
 
-    def __call__(self, now: Grid) -> None:
+    def __call__(self, now: GridProgress) -> None:
         left = "" if now.seconds_left is None else f"{format_clock(now.seconds_left)} left"
         runs = f"{now.runs}/{now.of_runs}"
         self.bar.update(self.task, total=now.of_rounds, completed=now.rounds, runs=runs, left=left)
@@ -169,36 +175,35 @@ def format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def print_result(result: RunResult) -> None:
-    """The table of domains, the rules behind its columns, and where everything lies."""
+def print_result(result: RunResult, form: TableFormat = "terminal") -> None:
+    """The scores by domain, the rules behind them, and where everything is stored."""
+    print_document(result_document(result), form)
+
+
+def result_document(result: RunResult) -> TableDocument:
+    """A finished run as tables: one of domains and, for a personal method, one of clients."""
     columns = {result.rules["last"]: result.last, result.rules["last_five"]: result.last_five}
     columns |= {f"{name}, last round": scores for name, scores in result.opinions.items()}
     if result.own is not None:
         columns["own domain only, last round"] = result.own
+    domains = list(result.last.domains)
     rows = [
-        [
-            result.named(domain),
-            *(format_percent(scores.domains[domain]) for scores in columns.values()),
-        ]
-        for domain in result.last.domains
+        [result.named(name), *(format_percent(scores.domains[name]) for scores in columns.values())]
+        for name in domains
     ]
     rows += [
         [name, *(format_percent(getattr(scores, name)) for scores in columns.values())]
         for name in ("mean", "worst", "spread")
     ]
-    print_table(["accuracy %", *columns], rows, line_before=len(result.last.domains))
+    tables = [TextTable(["accuracy %", *columns], rows, line_before=len(domains))]
     if result.clients is not None:
-        typer.echo()
-        domains = list(result.last.domains)
-        print_table(
-            ["client's own model on", *map(result.named, domains)],
-            [[c, *(format_percent(row[d]) for d in domains)] for c, row in result.clients.items()],
-        )
-    typer.echo()
-    for notice in result.notices:
-        echo_line(f"note: {notice}")
+        head = ["client's own model on", *map(result.named, domains)]
+        own = [[c, *(format_percent(row[d]) for d in domains)] for c, row in result.clients.items()]
+        tables.append(TextTable(head, own))
     took = format_clock(result.seconds)
-    echo_line(f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}")
+    where = f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}"
+    notes = [*(f"note: {notice}" for notice in result.notices), where]
+    return TableDocument(tables, result.to_dict(), notes=notes)
 
 
 def echo_line(line: str) -> None:
@@ -214,19 +219,15 @@ def format_percent(score: float | None) -> str:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], line_before: int | None = None
 ) -> None:
-    """A table on stdout: first column to the left, numbers to the right."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for place, column in enumerate(columns):
-        right = place > 0 and all(_number(row[place]) for row in rows)
-        table.add_column(Text(printable_text(column)), justify="right" if right else "left")
-    for number, row in enumerate(rows):
-        cells = (
-            Text(printable_text(cell)) for cell in row
-        )  # no markup: [names] may stand in labels
-        table.add_row(*cells, end_section=number + 1 == line_before)
-    width = None if sys.stdout.isatty() else 200  # a pipe has no width to fit into
-    Console(width=width).print(table)
+    """A table on stdout as a terminal shows it."""
+    table = TextTable(columns, rows, line_before=line_before)
+    sys.stdout.write(terminal_table(table, _width()) + "\n")
 
 
-def _number(cell: str) -> bool:
-    return cell in ("-", "") or cell.replace(".", "", 1).isdigit()
+def print_document(document: TableDocument, form: TableFormat = "terminal") -> None:
+    """Tables and notes on stdout in one of the formats."""
+    sys.stdout.write(render_document(document, form, _width()))
+
+
+def _width() -> int | None:
+    return None if sys.stdout.isatty() else 200  # a pipe has no width to fit into

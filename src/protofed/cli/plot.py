@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from protofed.cli.options import ScoreOption, parse_rounds
+
 
 def plot_command(
     kind: Annotated[
@@ -15,9 +17,7 @@ def plot_command(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--out", help="Files to write, as FILE.svg and FILE.png; default: KIND."
-        ),
+        typer.Option("--out", "-o", help="Writes FILE.svg and FILE.png; default: the kind."),
     ] = None,
     rounds: Annotated[
         str, typer.Option(help="Rounds whose models are drawn, e.g. 1,10; see run --keep.")
@@ -26,12 +26,9 @@ def plot_command(
     by: Annotated[
         Literal["class", "domain"], typer.Option(help="What the colours of points mean.")
     ] = "class",
-    rule: Annotated[
-        Literal["last_five", "last"],
-        typer.Option(help="Scores: mean of the last five evaluations, or the last round's."),
-    ] = "last_five",
-    images: Annotated[int, typer.Option(min=1, help="Example images of gradcam.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Of what a figure draws by lot.")] = 0,
+    score: ScoreOption = "last_five",
+    images: Annotated[int, typer.Option(min=1, help="Number of example images of gradcam.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling and t-SNE.")] = 0,
 ) -> None:
     """Draw a figure from run folders; without a kind, list the kinds."""
     from protofed.figures import KINDS, draw_figure
@@ -42,15 +39,7 @@ def plot_command(
         for name, summary in KINDS.items():
             typer.echo(f"{name:<{width}}  {summary}")
         return
-    options = FigureOptions(_numbers(rounds), domain, by, rule, images, seed)
+    options = FigureOptions(parse_rounds("--rounds", rounds), domain, by, score, images, seed)
     figure = draw_figure(kind, runs or [], options)
     for file in save_figure(figure, out or Path(kind)):
         typer.echo(f"wrote {file}")
-
-
-def _numbers(words: str) -> tuple[int, ...]:
-    """The round numbers of ``1,10``."""
-    try:
-        return tuple(int(word) for word in words.split(",") if word.strip())
-    except ValueError:
-        raise typer.BadParameter(f"--rounds {words}: write round numbers, as 1,10") from None

@@ -5,31 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protofed.cli.options import ScoreOption
+
+if TYPE_CHECKING:
+    from protofed.experiment.result import ScoreRule
+
 DEFAULT = Path("report.html")
-Rule = Literal["last_five", "last"]
 
 
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, for example runs/*.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file; default: report.html.")
+        Path | None, typer.Option("--out", "-o", help="File to write; default: report.html.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The row that others are compared with; default: the first.")
+        str | None, typer.Option(help="Row that the others are compared with; default: the first.")
     ] = None,
-    rule: Annotated[
-        Rule, typer.Option(help="Scores: mean of the last five evaluations, or last round.")
-    ] = "last_five",
+    score: ScoreOption = "last_five",
     confusion: Annotated[
         bool,
         typer.Option("--confusion/--no-confusion", help="Confusion matrices; they need the data."),
     ] = True,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show the page on 127.0.0.1 while runs go on.")
+        bool, typer.Option("--watch", help="Serve the page on 127.0.0.1 while runs make progress.")
     ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="For --watch; if taken, the next free one.")
@@ -37,12 +39,12 @@ def report_command(
 ) -> None:
     """Write one self-contained HTML page about run folders, for example runs/*.
 
-    It holds the table, the curves, domains, confusion matrices, bytes and seconds, the spec and how
-    to run it again. Runs on their way are shown as far as they are.
+    It holds the table, curves, domains, confusion matrices, bytes, seconds, the spec and how to
+    repeat it. Unfinished runs are shown as far as they are.
     """
     if watch and out:
         raise typer.BadParameter("--watch shows the page and writes no file: leave -o out")
-    make = _maker(runs, baseline, rule, confusion, watch)
+    make = _maker(runs, baseline, score, confusion, watch)
     if not watch:
         return _write(out or DEFAULT, make)
     from protofed.report.load_runs import files_stamp
@@ -56,7 +58,7 @@ def _say(line: str) -> None:
 
 
 def _maker(
-    folders: list[Path], baseline: str | None, rule: Rule, confusion: bool, watched: bool
+    folders: list[Path], baseline: str | None, score: ScoreRule, confusion: bool, watched: bool
 ) -> Callable[[], str]:
     """What makes the page from the folders as they are at that moment."""
     from protofed.report.confusion import ConfusionCache
@@ -68,7 +70,7 @@ def _maker(
     def make() -> str:
         runs = read_runs(folders)
         matrices = None if confusions is None else confusions.of(runs)
-        return render_report(runs, matrices, baseline, rule, watched)
+        return render_report(runs, matrices, baseline, score, watched)
 
     return make
 

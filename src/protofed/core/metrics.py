@@ -1,4 +1,4 @@
-"""Counting right answers: the one way in which anything is scored."""
+"""Counting correct predictions: the one way in which anything is scored."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ ADVICE = "use a smaller net, smaller images (data.side), or fewer processes (<wo
 
 
 class CorrectCount(NamedTuple):
-    """Right answers out of all answers on one test set."""
+    """How many images of a test set were predicted correctly, out of how many.
+
+    Counts rather than a ratio, so parts of a test set can be scored in different processes and
+    added.
+    """
 
     correct: int
     total: int
 
     @property
     def accuracy(self) -> float | None:
-        """In per cent; None where there was nothing to answer."""
+        """In per cent; None if there were no images."""
         return 100 * self.correct / self.total if self.total else None
 
 
@@ -34,7 +38,10 @@ Tallies = dict[str, CorrectCount]  # of each predictor, the main one first
 
 
 def merge_counts(parts: Sequence[Tallies]) -> Tallies:
-    """The tallies of several parts of one test set as one."""
+    """The counts of a whole test set from those of its parts.
+
+    All parts must have the same predictors; counts of one predictor are added.
+    """
     return {
         name: CorrectCount(sum(p[name].correct for p in parts), sum(p[name].total for p in parts))
         for name in parts[0]
@@ -45,7 +52,11 @@ def merge_counts(parts: Sequence[Tallies]) -> Tallies:
 def count_correct(
     method: Method[S, C], site: Site, received: Message, state: C, test: ArrayDataset
 ) -> Tallies:
-    """Score a published message, with a client's state if the method is personal."""
+    """Score what the server published on a test set: correct predictions per predictor.
+
+    `predict` is counted under `MAIN`, and each of the method's auxiliary predictions under its
+    name. If the method is personal, `state` is the client's; otherwise it is an initial one.
+    """
     correct: Counter[str] = Counter({MAIN: 0})
     with explain_oom("scoring", ADVICE):
         for x, y in site.eval_batches(test):

@@ -1,7 +1,7 @@
-"""Whether a reply may reach a method: the one place where what comes from clients is judged.
+"""Whether a reply may reach a method: the one place that checks what clients send.
 
-What is expected comes from the method's own words (`Method.reply_schema`, `Travels.maybe`) and from
-what the federation has declared; nothing here knows any method by name.
+What is expected comes from the method (`Method.reply_schema`, `Payload.optional`) and from what the
+federation has declared; nothing here knows any method by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ MOST_METRICS, MOST_NAME, MOST_REASON = 20, 60, 300
 
 
 class ReplyTemplate(NamedTuple):
-    """What one client's reply is held against."""
+    """What one client's reply is compared with.
+
+    Keys, shapes and dtypes of `template` count, values do not. A client may report fewer examples
+    than it declared, but not more.
+    """
 
     template: Message  # its keys, shapes and types; values do not count
     optional: Collection[str]  # parts that may be missing
@@ -37,17 +41,25 @@ class ReplyTemplate(NamedTuple):
 
     @property
     def max_bytes(self) -> int:
-        """How long a reply may be on the wire."""
+        """The largest number of bytes that a reply may take on the wire."""
         return MOST_TIMES * tree.nbytes(self.template) + FRAME
 
 
 def decode_reply(blob: bytes, expected: ReplyTemplate) -> object:
-    """What a reply's bytes hold, which may be anything; too many of them are not even read."""
+    """Decode a reply's bytes without trusting them; more than `expected.max_bytes` are not read.
+
+    The result may be any tree; pass it to `rejection_reason` before using it. Bytes that are no
+    packed tree raise a `ProtofedError`.
+    """
     return unpack_tree(blob, most=expected.max_bytes)
 
 
 def rejection_reason(reply: object, expected: ReplyTemplate) -> str:
-    """Why a reply must not reach the method, on one printable line; empty if it may."""
+    """Why a reply must not reach the method, as one printable line; "" if it may.
+
+    Refused are wrong types, missing or unexpected parts, other shapes or dtypes, NaN, infinity and
+    huge numbers, classes that do not exist, and more examples than the client declared.
+    """
     return printable_text(next(_faults(reply, expected), ""), MOST_REASON)
 
 

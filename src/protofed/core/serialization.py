@@ -1,7 +1,7 @@
-"""Trees as bytes: tensors by safetensors, their arrangement as JSON, sealed by SHA-256, no pickle.
+"""Trees as bytes: tensors by safetensors, their structure as JSON, sealed by SHA-256, no pickle.
 
 A blob is MAGIC (8 bytes, the last of them the version), SHA-256 of all that follows (32 bytes),
-and one safetensors file, in which the arrangement lies beside the tensors.
+and one safetensors file, which holds the structure beside the tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ MOST_HEADER, MOST_SENT_HEADER = 1 << 25, 1 << 22
 
 
 def pack_tree(thing: object) -> bytes:
-    """A tree as one sealed blob; ``unpack(pack(tree))`` is equal bit for bit."""
+    """A tree as one sealed blob; ``unpack_tree(pack_tree(x))`` equals x bit for bit.
+
+    Dataclasses in it must be registered with `tree.node`.
+    """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     layout = json.dumps(_describe(thing, arrays))
     arrays[LAYOUT] = np.frombuffer(layout.encode(), dtype=np.uint8)
@@ -39,10 +42,10 @@ def pack_tree(thing: object) -> bytes:
 
 
 def unpack_tree(blob: bytes, most: int | None = None) -> Any:
-    """The tree that `pack` was given; only registered nodes are ever built.
+    """The tree that `pack_tree` was given; only registered nodes are ever built.
 
-    Whatever else the bytes are ends in a `ProtofedError`, before memory is taken for what they
-    claim to hold. More than `most` bytes are not read at all; give it for what strangers send.
+    Any other bytes raise a `ProtofedError`, before memory is taken for what they claim to hold.
+    More than `most` bytes are not read at all: pass it for whatever comes from outside.
     """
     header = MOST_HEADER if most is None else MOST_SENT_HEADER
     if most is not None and len(blob) > most:

@@ -31,7 +31,13 @@ from protofed.data.http_download import (
 )
 from protofed.data.npz_store import ArchiveInfo, Arrays, is_archive_missing
 from protofed.errors import ProtofedError, require_known_name
-from protofed.runtime.atomic_io import atomic_write_json, file_lock, file_sha256, sync_directory
+from protofed.runtime.atomic_io import (
+    atomic_write_json,
+    file_lock,
+    file_sha256,
+    rename_over,
+    sync_directory,
+)
 
 MIRROR = "PROTOFED_MIRROR"
 Reader = Callable[[Path, int], Iterator[tuple[str, Arrays]]]
@@ -337,7 +343,7 @@ def _place(
     meta["files"] = {**meta["files"], **{file: entry for file, (_, entry) in made.items()}}
     atomic_write_json(folder / "meta.json", meta)
     for file, (path, entry) in made.items():
-        path.replace(folder / file)
+        rename_over(path, folder / file)
         if not entry["published"]:
             count = " + ".join(f"{n:,}" for n in source.makes[file])
             say(f"note: {folder / file} does not have the {count} images of the published set")

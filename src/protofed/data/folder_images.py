@@ -27,7 +27,7 @@ from protofed.data.image_decoding import DecodedImage, decode_in_parallel
 from protofed.data.npz_store import ArchiveInfo, Arrays, cache_folder, write_arrays
 from protofed.data.partition import EqualPartition
 from protofed.errors import ProtofedError, count_noun, display_path
-from protofed.runtime.atomic_io import atomic_write_json, file_sha256
+from protofed.runtime.atomic_io import atomic_write_json, file_sha256, rename_over
 
 TEST_SHARE = 0.2  # of each class, for domains without a split
 
@@ -179,7 +179,7 @@ def _move(made: Path, place: Path) -> Path:
     try:
         shutil.move(made, beside)
         with suppress(OSError):  # another process was faster; its pack is the same
-            beside.rename(place)
+            rename_over(beside, place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     for old in place.parent.iterdir():

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from urllib import error, parse, request
 
 from protofed.errors import ProtofedError
-from protofed.runtime.atomic_io import atomic_write_json, sync_directory
+from protofed.runtime.atomic_io import atomic_write_json, rename_over, sync_directory
 
 
 class HttpGoneError(Exception):
@@ -126,7 +126,7 @@ def fetch_file(remote: RemoteFile, target: Path, watch: Watch) -> None:
             hint="rerun the same command to resume; set PROTOFED_MIRROR to use another host",
         )
     _note(part).unlink(missing_ok=True)
-    part.replace(target)
+    rename_over(part, target)
     sync_directory(target.parent)
 
 

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from protofed.core.site import ArrayDataset
 from protofed.errors import ProtofedError
-from protofed.runtime.atomic_io import atomic_write_json, file_sha256
+from protofed.runtime.atomic_io import atomic_write_json, file_sha256, rename_over
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -76,7 +76,7 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-        os.replace(unfinished, path)
+        rename_over(Path(unfinished), path)
     finally:
         Path(unfinished).unlink(missing_ok=True)
 

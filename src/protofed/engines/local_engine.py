@@ -26,10 +26,11 @@ SHARD = 2**28  # bytes of client states in one file of a checkpoint
 
 
 class LocalEngine(Generic[S, C]):
-    """Simulates a federation; the order in which clients run never changes a bit.
+    """Simulates a federation in this process; the order in which clients run never changes a bit.
 
-    `scratch` is the folder for states and replies that would not fit into memory. On another
-    `device` than the CPU clients compute one at a time; their states stay in this machine's memory.
+    `scratch` is the folder for states and replies that do not fit into memory. On a `device` other
+    than the CPU, clients compute one at a time; their states stay in this machine's memory. Server
+    and clients are in `sites`; `tests` are the test sets by domain.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class LocalEngine(Generic[S, C]):
         )
 
     def close(self) -> None:
-        """Nothing to end: it all happened in this process."""
+        """Nothing to stop: everything happens in this process."""
 
     def save(self, folder: Path) -> None:
         for number, clients in enumerate(self._shards()):

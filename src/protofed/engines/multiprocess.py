@@ -1,6 +1,6 @@
-"""The local engine with worker processes: the same bits as in one process, sooner.
+"""The local engine with worker processes: the same bits as in one process, but faster.
 
-It is started by a command of its own (`COMMAND`) rather than by multiprocessing, which would run
+A worker is started by its own command (`COMMAND`) rather than by multiprocessing, which would run
 the caller's script a second time.
 """
 
@@ -48,7 +48,7 @@ COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
 class WorkerLink:
     """One end of a socket between two processes of one user, so pickled objects may pass.
 
-    Plain pickle: the kind that torch gives to multiprocessing would move tensors elsewhere.
+    Plain pickle: torch's own for multiprocessing would move tensors to shared memory of its own.
     """
 
     def __init__(self, handle: int):
@@ -64,7 +64,10 @@ class WorkerLink:
 
 
 class WorkerHandles(NamedTuple):
-    """What a worker inherits, by number: a socket, a pipe that ends with the parent, two arenas."""
+    """The file descriptors that a worker inherits: a socket, a pipe, and two shared buffers.
+
+    The pipe `life` closes when the parent ends, and the worker ends with it.
+    """
 
     link: int
     life: int
@@ -74,7 +77,7 @@ class WorkerHandles(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """A federation for a worker; its images are outlines, the pixels come in an arena."""
+    """A federation for a worker; its images are outlines, the pixels come in a shared buffer."""
 
     method: AnyMethod
     threads: int
@@ -83,29 +86,36 @@ class WorkerSetup:
 
 
 class TaskInput(NamedTuple):
-    """A message and a client's state: what a task starts from, in the arena `down`."""
+    """What a task starts from: a message and a client's state, in the shared buffer `down`."""
 
     received: Message
     state: Any
 
 
 class WorkerTask(Protocol):
-    """Something that a worker does for a client."""
+    """Work that a worker does for one client.
+
+    `do` runs in the worker and returns what goes back over the socket; `take` runs in the parent
+    and makes the result of it.
+    """
 
     @property
     def client(self) -> ClientId:
-        """Whose work it is."""
+        """The client whose work it is."""
 
     def do(self, given: TaskInput, desk: WorkerContext) -> Any:
-        """Work, at the worker; the answer that goes over the socket."""
+        """Do the work, in the worker; returns what goes over the socket."""
 
     def take(self, answer: Any, up: SharedTreeBuffer) -> Any:
-        """What came of it, at the parent."""
+        """Make the result from a worker's answer, in the parent."""
 
 
 @dataclass(frozen=True)
 class TrainTask:
-    """Let a client train; gives its reply and its new state."""
+    """Let a client train; the result is its reply (or failure) and its new state.
+
+    Both come back in the shared buffer `up`; only their outline goes over the socket.
+    """
 
     client: ClientId
     context: RoundContext
@@ -122,7 +132,10 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class ScoreTask:
-    """Count a client's right answers on some rows of a test set."""
+    """Count a client's correct predictions on rows `first` to `last` of a test set.
+
+    Large test sets are scored in parts; `merge_counts` adds them up.
+    """
 
     client: ClientId
     test: str
@@ -140,7 +153,10 @@ class ScoreTask:
 
 
 class WorkerContext:
-    """What a worker has before it: a federation, and the arena for what clients give back."""
+    """What a worker needs for its tasks: the federation, and the shared buffer for results.
+
+    Sites and test sets see their images in the buffer that all workers share, without a copy.
+    """
 
     def __init__(self, setup: WorkerSetup, images: SharedTreeBuffer, up: SharedTreeBuffer):
         self.method, self.up = setup.method, up
@@ -149,7 +165,10 @@ class WorkerContext:
 
 
 def shared_images(sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset]) -> list[Any]:
-    """Every tensor that sites and test sets hold, as a tree."""
+    """Every image tensor of sites and test sets as one tree, to be written to a shared buffer.
+
+    `attach_images` is the inverse.
+    """
     trains = [[site.train.images, site.train.labels] for site in sites.values()]
     sets = [[test.images, test.labels] for test in tests.values()]
     return [trains, sets, next(iter(sites.values())).public]  # public: the same at every site
@@ -158,7 +177,10 @@ def shared_images(sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDatas
 def attach_images(
     sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset], images: list[Any]
 ) -> tuple[dict[ClientId, Site], dict[str, ArrayDataset]]:
-    """Sites and test sets with the tensors of a tree that `images_of` made."""
+    """Sites and test sets with the tensors of a tree that `shared_images` made.
+
+    The tensors may be views of shared memory, or outlines without memory.
+    """
     trains, sets, public = images
     furnished = {
         client: replace(site, train=ArrayDataset(*pair), public=public)
@@ -168,7 +190,10 @@ def attach_images(
 
 
 class WorkerProcess:
-    """A worker's place: it is briefed on a federation, then does tasks for it, until it is not."""
+    """The worker's side: it is given a federation, then does tasks for it until the parent leaves.
+
+    It may be given another federation later, so one pool can serve several runs.
+    """
 
     def __init__(self, handles: WorkerHandles):
         self.link = WorkerLink(handles.link)
@@ -176,7 +201,7 @@ class WorkerProcess:
         self.desk: WorkerContext | None = None
 
     def serve(self) -> None:
-        """Answer whatever comes over the socket; EOFError when the parent has closed it."""
+        """Answer each request from the socket; EOFError when the parent has closed it."""
         sys.path[:] = self.link.take()  # so that a user's own method is found here too
         while True:
             letter = self.link.connection.recv_bytes()
@@ -210,7 +235,7 @@ def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
 
 
 def worker_main() -> None:
-    """Work with the handles that the command line names."""
+    """The entry point of a worker process, with the descriptors that its command line names."""
     handles = WorkerHandles(*map(int, sys.argv[1:]))
     tune_malloc()
     exit_with_pipe(handles.life)
@@ -222,7 +247,10 @@ LONGEST_END = 5  # seconds that a worker has to end by itself
 
 
 class WorkerHandle:
-    """One worker process."""
+    """The parent's side of one worker process: starting it, talking to it, ending it.
+
+    `down` and `up` are the shared buffers for what it is given and what it returns.
+    """
 
     def __init__(self) -> None:
         self.down, self.up = (
@@ -242,13 +270,13 @@ class WorkerHandle:
         self.link.give(sys.path)
 
     def set_up(self, setup: WorkerSetup, images: SharedTreeBuffer) -> None:
-        """Tell it of a federation, and wait until it knows."""
+        """Give it a federation and wait until it is ready."""
         self.link.give((setup, None))
         send_handle(self.link.connection, images.handle, self.process.pid)
         unwrap_answer(self.link.take())
 
     def end(self) -> int:
-        """End the process, by force if need be; its exit code."""
+        """End the process, by force if it does not end by itself; returns its exit code."""
         self.link.connection.close()
         os.close(self.life)
         try:
@@ -262,14 +290,18 @@ class WorkerHandle:
 
 
 def unwrap_answer(answer: Any) -> Any:
-    """A worker's answer; a fault that it met is raised here."""
+    """A worker's answer; an exception that it met is raised here."""
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
 class WorkerPool:
-    """Workers that share a list of tasks; one that dies is replaced, and its task begun again."""
+    """Worker processes that share a queue of tasks.
+
+    A worker that dies is replaced and its task repeated; if it dies on the same task again, that is
+    an error.
+    """
 
     def __init__(self, count: int):
         self.workers = [WorkerHandle() for _ in range(count)]  # they import torch side by side
@@ -277,7 +309,10 @@ class WorkerPool:
     def set_up(
         self, setup: WorkerSetup, images: SharedTreeBuffer, tell: Callable[[str], None]
     ) -> None:
-        """Tell everyone of a federation, and whom to tell of deaths; may be done again."""
+        """Give all workers a federation; may be called again for another one.
+
+        `tell` gets a line of text whenever a worker has died.
+        """
         self.setup, self.images, self.tell = setup, images, tell
         for worker in self.workers:
             worker.set_up(setup, images)
@@ -285,7 +320,7 @@ class WorkerPool:
     def run_tasks(
         self, tasks: Sequence[WorkerTask], given: Callable[[ClientId], TaskInput]
     ) -> Iterator[tuple[int, Any]]:
-        """Each task's number and what came of it, as they finish; they start in their order."""
+        """Each task's number and result, as they finish; tasks start in their order."""
         waiting, died = deque(range(len(tasks))), set[int]()
         busy: dict[WorkerHandle, int] = {}
         while waiting or busy:
@@ -330,7 +365,7 @@ class WorkerPool:
         fresh.set_up(self.setup, self.images)
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """End all workers."""
         while self.workers:
             self.workers.pop().end()
 
@@ -340,16 +375,20 @@ MEMORY_EACH = 2**29  # bytes that a worker may need: torch, a model, a batch's a
 
 
 def worker_count(participants: int, threads: int) -> int:
-    """How many workers this machine can feed; none where one process does as well."""
+    """How many workers suit this machine; 0 if one process does as well.
+
+    At most one per participant, and no more than free cores and memory allow.
+    """
     count = min(usable_cores() // threads, participants, free_memory() // (2 * MEMORY_EACH))
     return count if count > 1 else 0
 
 
 class WorkerEngine(LocalEngine[S, C]):
-    """Hands clients to processes, the longest first; their states stay in this process.
+    """Lets worker processes train clients, the largest first; states stay in this process.
 
-    Workers take a second or two to start, so it trains by itself for the first `patience`
-    seconds: short runs end before that, and long ones do not notice.
+    Results are bit for bit those of `LocalEngine`. Workers take a second or two to start, so for
+    the first `patience` seconds it trains by itself: short runs end before that, long ones do not
+    notice.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Memory that two processes see, or that lies in a file: trees go in, views of them come out."""
+"""Memory shared between processes, or kept in a file: trees go in, views of them come out."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ ALIGN = 64  # bytes, as torch aligns what it allocates: kernels must not see a d
 
 
 class SharedTreeBuffer:
-    """A block behind a file handle that grows as needed; whoever has the handle can map it.
+    """A growing block of memory behind a file descriptor; any process with it can map the block.
 
-    A tree is written as its tensors in a row. What says how to read them back is the outline of
-    the tree: the same tree with tensors that have a shape, strides and a dtype but no memory.
+    A tree is written as its tensors one after the other. To read it back one needs its outline: the
+    same tree with tensors that have a shape, strides and a dtype but no memory::
+
+        outline = buffer.write(state)  # in one process
+        state = other_buffer.read(outline)  # in another: views, not copies
     """
 
     def __init__(self, handle: int, start: int = 0):
@@ -39,7 +42,7 @@ class SharedTreeBuffer:
         self.maps: WeakSet[mmap.mmap] = WeakSet()  # those that somebody still looks through
 
     def write(self, thing: T) -> T:
-        """Copy a tree in, over what was there before; its outline."""
+        """Copy a tree in, over what was there before; returns its outline."""
         shape = tree_outline(thing)
         copies, targets = tree.leaves(thing), tree.leaves(self._views(shape, grow=True))
         for target, source in zip(targets, copies, strict=True):
@@ -47,7 +50,7 @@ class SharedTreeBuffer:
         return shape
 
     def read(self, shape: T) -> T:
-        """The tree that was written with this outline, as views: good until the next write."""
+        """The tree that was written with this outline, as views: valid until the next write."""
         return self._views(shape, grow=False)
 
     def _views(self, shape: T, grow: bool) -> T:
@@ -83,7 +86,7 @@ def _reserve(handle: int, start: int, size: int) -> None:
 
 
 def tree_outline(thing: T) -> T:
-    """A tree with the same shapes, strides and dtypes that holds no numbers."""
+    """A tree with the same shapes, strides and dtypes, but without memory (device "meta")."""
     return tree.map(lambda leaf: torch.empty_like(leaf, device="meta"), thing)
 
 
@@ -97,19 +100,28 @@ def _places(shape: object) -> tuple[list[int], int]:
 
 
 def shared_memory_handle() -> int:
-    """A handle of memory that has no name: the system frees it with its last process."""
+    """A file descriptor of memory without a name.
+
+    The system frees it with the last process that holds the descriptor or a map of it.
+    """
     return os.memfd_create("protofed") if hasattr(os, "memfd_create") else unnamed_file()
 
 
 def unnamed_file(folder: Path | None = None) -> int:
-    """A handle of a file that has no name: the system frees it with its last handle and map."""
+    """A descriptor of a file without a name: the system frees it with its last descriptor and map.
+
+    It lies in `folder`, or in the system's folder for temporary files.
+    """
     with tempfile.TemporaryFile(dir=folder) as stream:
         return os.dup(stream.fileno())
 
 
 @dataclass(frozen=True, eq=False)
 class FileSlot:
-    """A place in a file, and the maps through which somebody may still be looking at it."""
+    """A range of a file, and the memory maps through which it may still be read.
+
+    It is reused once its tree was replaced and no map is left.
+    """
 
     start: int
     size: int
@@ -117,17 +129,18 @@ class FileSlot:
 
 
 class FiledTree(NamedTuple, Generic[T]):
-    """A tree in a file: where, and its outline."""
+    """A tree that is stored in a file: where, and its outline."""
 
     slot: FileSlot
     shape: T
 
 
 class SpillDict(MutableMapping[K, T]):
-    """Trees by key: in memory while there is room (bytes), the rest in one nameless file.
+    """A dict of trees that keeps up to `room` bytes in memory and the rest in a nameless file.
 
-    From the file a tree is mapped when it is asked for, and unmapped when it is let go of: a walk
-    over the pile holds one tree at a time. No place is written to that anybody still looks at.
+    A tree in the file is mapped when it is asked for and unmapped when it is dropped, so a loop
+    over the dict holds one tree at a time. A range of the file that someone may still read is never
+    overwritten.
     """
 
     def __init__(self, room: int, folder: Path | None = None):

@@ -136,5 +136,5 @@ def load_server_state(checkpoint: Checkpoint) -> Any:
     file = checkpoint.folder / SERVER
     server = unpack_tree(read_file_bytes(file))
     if not isinstance(server, ServerState):  # digests are no signature
-        raise ProtofedError(f"{file} does not hold the state of a server\n{ADVICE}")
+        raise ProtofedError(f"{file} does not hold the state of a server", hint=ADVICE)
     return server

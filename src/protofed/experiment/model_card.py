@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protofed.data.partition import ClientPartRecord
@@ -16,17 +15,18 @@ from protofed.experiment.result import RunResult, check_finished, make_result, r
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import DoneRecord, World, load_spec
 from protofed.federation.evaluation import DomainScores
+from protofed.federation.remote_sites import counts_kept_back
 from protofed.methods import METHODS
 from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
+from protofed.runtime.text_tables import TextTable, escape_markdown, markdown_list, markdown_table
 from protofed.spec.experiment_spec import Experiment, method_name
 
-Rows = Sequence[Sequence[str]]
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
 def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
-    """Write a run's card, and mark it as finished: last, so that no finished run lacks one."""
-    scores = file_sha256(folder.scores)  # so that swapped files are noticed
+    """Write a run's card, then mark the run as finished, so no finished run lacks a card."""
+    scores = file_sha256(folder.scores)  # to notice files that were swapped
     done: DoneRecord = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
     folder.write_card(card_from_run(folder, experiment, make_result(folder, done)))
     folder.write("done", done)
@@ -35,7 +35,7 @@ def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) ->
 def model_card(folder: RunDir) -> str:
     """The card of a finished run as Markdown; made from its other files if there is none."""
     if not folder.done.exists():
-        raise ProtofedError(f"{folder.path} holds no finished run, so that there is no card yet")
+        raise ProtofedError(f"{folder.path} holds no finished run, so there is no card yet")
     check_finished(folder)
     if folder.card.exists():  # unless somebody has removed it
         return read_file_bytes(folder.card).decode(errors="replace")
@@ -43,7 +43,7 @@ def model_card(folder: RunDir) -> str:
 
 
 def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> str:
-    """The card of a run whose experiment is known; its method may be a stranger's."""
+    """The card of a run as Markdown; its method need not be one of protofed's own."""
     world = run_records.read_record_file(run_records.WORLD, folder.path / "env.json")
     holdings = run_records.read_record_file(run_records.HOLDINGS, folder.path / "partition.json")
     sections = [
@@ -52,24 +52,23 @@ def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> 
         _data(experiment, holdings),
         _traffic(experiment, folder),
         _limits(experiment, result),
-        _repeat(folder.path, experiment, result, world),
+        _repeat(folder, experiment, result, world),
     ]
     return "\n".join(line for section in sections for line in (*section, ""))
 
 
 def repeat_command(folder: Path, experiment: Experiment) -> str:
-    """The command that makes a run anew, in a folder beside it."""
-    spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(f"{folder}-again")
+    """The shell command that repeats a run in a folder beside it, for cards and reports."""
+    spec, out = str(folder / "spec.json"), f"{folder}-again"
     if is_remote(experiment):
-        sites = shlex.quote(",".join(experiment.data.domains))
-        return f"protofed submit {spec} --sites {sites} --out {out}"
-    return f"protofed run --spec {spec} --out {out}"
+        sites = ",".join(experiment.data.domains)
+        return _shell_command(["submit", spec], {"sites": sites, "out": out})
+    return _shell_command(["run"], {"spec": spec, "out": out})
 
 
-def escape_markdown(text: object) -> str:
-    """A stranger's text as plain words: nothing in it is Markdown, HTML, or a new line."""
-    marked = re.sub(r"([\\`*_{}\[\]()#!|~$^]|^[-+])", r"\\\1", printable_text(str(text)))
-    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _shell_command(words: Sequence[str], options: Mapping[str, str]) -> str:
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return shlex.join(["protofed", *words, *flags])
 
 
 def _heading(experiment: Experiment) -> list[str]:
@@ -95,12 +94,18 @@ def _scores(result: RunResult) -> list[str]:
     ]
     rows += [[name, *(_percent(getattr(s, name)) for s in columns)] for name in ("mean", "worst")]
     head = ["accuracy % on", result.rules["last"], result.rules["last_five"]]
-    lines = ["## How well it does", "", *_table(head, rows), "", f"{_worst(result.last)}."]
+    lines = [
+        "## How well it does",
+        "",
+        markdown_table(TextTable(head, rows)),
+        "",
+        f"{_worst(result.last)}.",
+    ]
     if result.clients is not None:
         domains = list(result.last.domains)
         told = [[f"client {c}", *(_percent(row[d]) for d in domains)] for c, row in _of(result)]
         lines += ["", "Each client has a model of its own; the scores above are their mean.", ""]
-        lines += _table(["own model of", *domains], told)
+        lines += [markdown_table(TextTable(["own model of", *domains], told))]
     return lines
 
 
@@ -111,7 +116,7 @@ def _of(result: RunResult) -> list[tuple[str, dict[str, float | None]]]:
 def _worst(scores: DomainScores) -> str:
     known = {name: score for name, score in scores.domains.items() if score is not None}
     if not known:
-        return "There were no test images: nothing is known of how well it does"
+        return "There were no test images, so its accuracy is unknown"
     low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
     gap = (
         f", {known[high] - known[low]:.2f} points below {escape_markdown(high)}"
@@ -127,10 +132,14 @@ def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[
     rows = []
     for part in holdings:
         held = part["held"]
-        least = f"{min(held.values())} to {max(held.values())}" if held else "none"
-        who = [str(part["client"]), str(part["domain"])]
-        rows.append([*who, str(sum(held.values())), str(len(held)), least])
-    head = ["client", "domain", "training images", "classes", "images of a class"]
+        counts = [
+            str(len(held)),
+            f"{min(held.values())} to {max(held.values())}" if held else "none",
+        ]
+        if counts_kept_back(held):
+            counts = ["kept back", "kept back"]
+        rows.append([str(part["client"]), str(part["domain"]), str(sum(held.values())), *counts])
+    head = ["client", "domain", "training images", "classes", "images per class"]
     unseen = experiment.leave_out
     return [
         "## What it was trained on",
@@ -139,13 +148,13 @@ def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[
         f"domains {escape_markdown(', '.join(data.domains))}, at {seen}."
         + (f" Nobody trained on {escape_markdown(unseen)}." if unseen else ""),
         "",
-        *_table(head, rows),
+        markdown_table(TextTable(head, rows)),
     ]
 
 
 def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
-    """What crossed the wire, and so what who coordinates can see."""
-    travels, sums = experiment.method.payload, {way: Counter[str]() for way in WAYS}
+    """What was sent, and so what the coordinator can see."""
+    payload, sums = experiment.method.payload, {way: Counter[str]() for way in WAYS}
     for line in folder.lines(folder.rounds):
         for way, total in sums.items():
             total.update(line["parts"][way] or {"all parts": line[f"bytes_{way}"]})
@@ -154,48 +163,55 @@ def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
         for way, found in sums.items()
         for name, n in found.items()
     ]
-    up = escape_markdown(", ".join(travels.up) or "nothing")
+    up = escape_markdown(", ".join(payload.up) or "nothing")
     return [
-        "## What travelled",
+        "## What was sent",
         "",
-        *_table(["direction", "part", "bytes in the whole run"], rows),
+        markdown_table(TextTable(["direction", "part", "bytes in the whole run"], rows)),
         "",
-        f"Who coordinates sees of each client, in each round that it takes part in: {up}; how "
+        f"From each client in each round that it takes part in, the coordinator sees: {up}; how "
         "many images it has; and what it reports, such as its loss. No image is part of a message. "
-        "There is no encryption against the coordinator and no noise for privacy: weights and "
-        "prototypes can tell something of the images that they come from.",
+        "There is no encryption against the coordinator and no noise for privacy: a determined "
+        "attacker can recover information about training images from weights and prototypes.",
     ]
 
 
 def _limits(experiment: Experiment, result: RunResult) -> list[str]:
-    notices = [f"- {escape_markdown(notice)}" for notice in result.notices]
     return [
         "## Limits",
         "",
         "- The scores hold for images like the test images of the domains above. Another camera, "
-        "clinic or style is another domain, and nothing is known of it"
+        "clinic or style is another domain, and its accuracy there is unknown"
         + (
-            f" but the score on {escape_markdown(experiment.leave_out)}."
+            f" except for the score on {escape_markdown(experiment.leave_out)}."
             if experiment.leave_out
             else "."
         ),
-        "- One run with one seed: a repetition with another seed gives other scores.",
-        "- It always answers with one of its classes, also for an image that shows none of "
-        "them, and its probabilities have not been calibrated.",
+        "- This is one run with one seed: another seed gives other scores.",
+        "- It always predicts one of its classes, even for an image that shows none of them, and "
+        "its probabilities are not calibrated.",
         "- It was not validated for any use where a mistake does harm, and is no medical device.",
-        *notices,
+        *([markdown_list(result.notices)] if result.notices else []),
     ]
 
 
-def _repeat(folder: Path, experiment: Experiment, result: RunResult, world: World) -> list[str]:
+def _repeat(folder: RunDir, experiment: Experiment, result: RunResult, world: World) -> list[str]:
     versions = ", ".join(f"{name} {world[name]}" for name in ("python", "torch") if name in world)
+    # a damaged checkpoint does not move bits, but a missing reply or round does
+    incomplete = any("client" in line for line in folder.lines(folder.events))
+    promise = (
+        "Some replies were refused or some rounds failed (see events.jsonl), so a repetition may "
+        "give other scores:"
+        if incomplete
+        else "The same spec, torch and images give the same bits:"
+    )
     return [
-        "## To make it again",
+        "## How to repeat it",
         "",
         f"Spec digest `{result.digest}`; protofed {escape_markdown(world.get('protofed', '?'))} "
-        f"with {escape_markdown(versions)}. The same spec, torch and images give the same bits:",
+        f"with {escape_markdown(versions)}. {promise}",
         "",
-        f"    {printable_text(repeat_command(folder, experiment))}"
+        f"    {printable_text(repeat_command(folder.path, experiment))}"
         if method_name(experiment.method) in METHODS
         else "From Python, as the method is not one of protofed's own.",
     ]
@@ -203,11 +219,3 @@ def _repeat(folder: Path, experiment: Experiment, result: RunResult, world: Worl
 
 def _percent(score: float | None) -> str:
     return "-" if score is None else f"{score:.2f}"
-
-
-def _table(head: Sequence[str], rows: Rows) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [
-        f"| {' | '.join(cell if cell == '---' else escape_markdown(cell) for cell in line)} |"
-        for line in lines
-    ]

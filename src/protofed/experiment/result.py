@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
@@ -14,6 +14,8 @@ from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import DoneRecord
 from protofed.federation.evaluation import DomainScores, Evaluation, last_5_mean, score_rules
 from protofed.runtime.atomic_io import file_sha256
+
+ScoreRule = Literal["last_five", "last"]  # mean of the last five evaluations, or the last one
 
 
 def mark_unseen(domain: str, unseen: str | None) -> str:
@@ -36,6 +38,10 @@ class RunResult:
     notices: tuple[str, ...]
     seconds: float
     unseen: str | None = None  # the domain that was left out of training
+
+    def scores(self, rule: ScoreRule) -> DomainScores:
+        """The accuracy by domain under one of the two rules; ``result.scores("last").mean``."""
+        return self.last_five if rule == "last_five" else self.last
 
     def named(self, domain: str) -> str:
         """A domain's name for a table: the unseen one is marked."""
@@ -66,15 +72,15 @@ def check_finished(folder: RunDir) -> DoneRecord:
     done = run_records.read_record_file(run_records.DONE, folder.done)
     if done["digest"] != folder.digest():
         raise ProtofedError(
-            f"{folder.path}: spec.json is not the spec that this run was made with\n"
-            f"run it again, or restore the file"
+            f"{folder.path}: spec.json is not the spec that this run was made with",
+            hint="restore the file, or repeat the run with <again>",
         )
     if not folder.scores.exists():
-        raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
+        raise _without_scores(folder)
     if file_sha256(folder.scores) != done["scores"]:
         raise ProtofedError(
-            f"{folder.path}: scores.jsonl is not what this run wrote (swapped or edited?)\n"
-            f"repeat the run with --again"
+            f"{folder.path}: scores.jsonl is not what this run wrote (swapped or edited?)",
+            hint="repeat the run with <again>",
         )
     return done
 
@@ -97,14 +103,20 @@ def read_evaluations(folder: RunDir) -> list[Evaluation]:
 
 
 def _damaged(file: Path, why: str) -> ProtofedError:
-    return ProtofedError(f"{file} is damaged: {why}\n{run_records.ADVICE}")
+    return ProtofedError(f"{file} is damaged: {why}", hint=run_records.ADVICE)
+
+
+def _without_scores(folder: RunDir) -> ProtofedError:
+    return ProtofedError(
+        f"{folder.path} is marked done but has no scores", hint="repeat the run with <again>"
+    )
 
 
 def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
     """The result of a run of which `done` says, or is about to say, that it is finished."""
     evaluations = read_evaluations(folder)
     if not evaluations:
-        raise ProtofedError(f"{folder.path} is marked done but has no scores: --again repeats it")
+        raise _without_scores(folder)
     newest, rounds = evaluations[-1], folder.lines(folder.rounds)
     if [line["round"] for line in rounds] != [*range(1, newest.round + 1)]:
         raise _damaged(folder.rounds, f"it does not have each of {newest.round} rounds once")

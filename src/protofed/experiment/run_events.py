@@ -7,11 +7,21 @@ from typing import Any
 from protofed.engines.engine import RoundEvent
 from protofed.errors import ProtofedError, count_noun
 from protofed.experiment.checkpoint import ResumePoint
+from protofed.experiment.remote_experiment import is_remote
 from protofed.experiment.run_folder import RunDir
 from protofed.spec.experiment_spec import Experiment
 
 PATIENCE = 3  # failed rounds in a row after which a run stops
-SHOWN = 3  # refused replies of a round that who watches is told of one by one
+SHOWN = 3  # refused replies of a round that are reported one by one
+DIVERGED = (
+    "lower <training.lr> or the method's weights, which makes another experiment in another folder;"
+    '\nor set on_nonfinite = "skip", which leaves such a client out of the round'
+)
+FAILED = "fix the cause and rerun the same command to resume from the last checkpoint"
+REMOTE_FAILED = (
+    "fix the cause (if replies came late, raise <deadline>) and rerun the same command with "
+    "<resume> to resume from the last checkpoint"
+)
 
 
 class RunEvents:
@@ -25,11 +35,7 @@ class RunEvents:
     def note(self, event: RoundEvent) -> None:
         """Put an event on record; stop where the spec says so."""
         if event.diverged and self.experiment.on_nonfinite == "stop":
-            raise ProtofedError(
-                f"{event.describe}\nlower training.lr or the method's weights, which is another "
-                f'experiment and goes into another folder;\nor set on_nonfinite = "skip" to leave '
-                f"such a client out of the round"
-            )
+            raise ProtofedError(event.describe, hint=DIVERGED)
         self.folder.append(self.folder.events, event.to_dict())
         self.now.append(event)
 
@@ -66,10 +72,9 @@ class RunEvents:
         self.failed, self.now = self.failed + 1 if lost else 0, []
         if self.failed >= PATIENCE:
             raise ProtofedError(
-                f"{self.failed} rounds in a row failed, the last one so:\n{lost[-1].describe}\n"
-                f"the reasons are in {self.folder.events}\n"
-                f"mend that (if answers came late, raise --deadline); then the same command, for "
-                f"submit with --resume, goes on from the newest checkpoint, which has the old state"
+                f"stopped after {self.failed} consecutive failed rounds; all reasons are in "
+                f"{self.folder.events}; last failure:\n{lost[-1].describe}",
+                hint=REMOTE_FAILED if is_remote(self.experiment) else FAILED,
             )
 
     def check_any(self) -> None:
@@ -78,9 +83,9 @@ class RunEvents:
         lost = {line["round"] for line in lines if line.get("client", 0) is None}
         if len(lost) >= self.experiment.rounds:
             raise ProtofedError(
-                f"{self.folder.path}: every round has failed, so that nothing was trained\n"
-                f"the reasons are in {self.folder.events}; mend them, and run it anew into "
-                f"another folder with --out"
+                f"{self.folder.path}: every round failed, so nothing was trained; the reasons are "
+                f"in {self.folder.events}",
+                hint="fix the cause and run the experiment into another folder with <out>",
             )
 
     def summary(self) -> list[str]:
@@ -91,9 +96,10 @@ class RunEvents:
         bad = sum("checkpoint" in line for line in lines)
         whose = [line["client"] for line in lines if "client" in line]
         lost = whose.count(None)
-        told = f"{len(whose) - lost} replies were refused and {lost} rounds failed"
+        replies = _were(len(whose) - lost, "reply was", "replies were")
+        told = f"{replies} refused and {count_noun(lost, 'round')} failed"
         if bad:
-            told = f"{bad} checkpoints were damaged, {told}"
+            told = f"{_were(bad, 'checkpoint was', 'checkpoints were')} damaged, {told}"
         if len(whose) + bad < len(lines):
             told += ", as far as events.jsonl was not damaged"
         return [f"{told}: see events.jsonl", *gaps]
@@ -110,6 +116,10 @@ class RunEvents:
             f"{every - len(sites)} of {every} sites"
             for sites, rounds in found.items()
         ]
+
+
+def _were(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
 
 
 def _when(rounds: list[int]) -> str:

@@ -52,13 +52,13 @@ class RunDir:
         try:
             yield
         except OSError as fault:
-            told = f"cannot write to {self.path}: {fault.strerror}"
-            if self.rounds_on_disk():
-                told += (
-                    f"\nall rounds up to {self.rounds_on_disk()[-1]} are safe there: "
-                    f"`protofed resume {self.path}` goes on once it can be written again"
+            text = f"cannot write to {self.path}: {fault.strerror}"
+            if safe := self.rounds_on_disk():
+                text += (
+                    f"\nall rounds up to {safe[-1]} are safe there; once the folder can be written "
+                    f"again, `protofed resume {self.path}` continues"
                 )
-            raise ProtofedError(told) from fault
+            raise ProtofedError(text) from fault
 
     def check(self, experiment: Experiment) -> None:
         """Stop if the folder holds something else than this experiment; write nothing."""
@@ -68,11 +68,11 @@ class RunDir:
             if found != experiment.digest:
                 raise ProtofedError(
                     f"{self.path} holds another experiment (digest {found[:12]}, "
-                    f"not {experiment.digest[:12]}): choose another --out; "
-                    "--again repeats only the same experiment"
+                    f"not {experiment.digest[:12]})",
+                    hint="choose another <out>; <again> repeats only the same experiment",
                 )
         elif self.path.exists() and not _is_free(self.path):
-            raise ProtofedError(f"{self.path} is not an empty folder: choose another --out")
+            raise ProtofedError(f"{self.path} is not an empty folder", hint="choose another <out>")
 
     def digest(self) -> str:
         """The experiment that the folder is for, as its spec.json says."""
@@ -171,8 +171,8 @@ class RunDir:
             return None
         if fault := self._past().fault_of(folder):
             raise ProtofedError(
-                f"{self.path}: the checkpoint of round {finished} cannot be used: {fault}\n"
-                f"name another round, or repeat the run with --again, which gives the same bits"
+                f"{self.path}: the checkpoint of round {finished} cannot be used: {fault}",
+                hint="choose another round, or repeat the run with <again>",
             )
         return Checkpoint(finished, folder)
 
@@ -209,9 +209,9 @@ def check_is_run(folder: Path) -> None:
         raise ProtofedError(f"{folder}: no such folder; `protofed run` begins a run")
     if not (folder / "spec.json").exists():
         inside = [str(spec.parent) for spec in sorted(folder.glob("*/spec.json"))]
-        hint = f"\nin it are: {', '.join(inside[:SHOWN])}" if inside else ""
+        runs = f"\nit contains the runs {', '.join(inside[:SHOWN])}" if inside else ""
         more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
-        raise ProtofedError(f"{folder} is not the folder of a run: no spec.json{hint}{more}")
+        raise ProtofedError(f"{folder} is not the folder of a run: no spec.json{runs}{more}")
 
 
 def _is_free(path: Path) -> bool:
@@ -233,6 +233,6 @@ def check_same_environment(folder: Path, world: run_records.World) -> None:
     for what in ("torch", "data"):
         if before.get(what) != world[what]:
             raise ProtofedError(
-                f"{folder} was begun with other {what}: {before.get(what)}, now {world[what]}\n"
-                f"`protofed run` starts over with --again, or elsewhere with another --out"
+                f"{folder} was begun with other {what}: {before.get(what)}, now {world[what]}",
+                hint="start over with <again>, or in another folder with another <out>",
             )

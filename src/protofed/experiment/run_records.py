@@ -18,11 +18,11 @@ from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.atomic_io import read_file_bytes
 from protofed.runtime.json_files import parse_json, read_json_file
 from protofed.spec.experiment_spec import Experiment
-from protofed.spec.spec_parser import spec_from_dict
+from protofed.spec.spec_parser import parse_experiment
 
 T = TypeVar("T")
 Line = dict[str, Any]
-ADVICE = "restore it from a copy, or repeat the run: `protofed run` with --again, or a new --out"
+ADVICE = "restore it from a copy, or repeat the run with <again> or into a new <out>"  # a hint
 
 # Exactly the fields that are named, so that no changed letter makes a file say less.
 EXACTLY = ConfigDict(extra="forbid", strict=True)
@@ -138,7 +138,7 @@ def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
     try:
         return check_shape(shape, read_json_file(file), file)
     except ProtofedError as fault:
-        raise ProtofedError(f"{fault}\n{ADVICE}") from fault
+        raise ProtofedError(fault.args[0], hint=ADVICE) from fault
 
 
 def check_shape(shape: TypeAdapter[T], content: object, source: object) -> T:
@@ -157,7 +157,7 @@ def read_record_lines(file: Path) -> list[Line]:
     found = []
     for line, _ in _lines(file):
         if isinstance(line, ProtofedError):
-            raise ProtofedError(f"{line}\n{ADVICE}") from line
+            raise ProtofedError(line.args[0], hint=ADVICE) from line
         found.append(line)
     return found
 
@@ -177,7 +177,7 @@ def _lines(file: Path) -> Iterator[tuple[Line | ProtofedError, bytes]]:
     try:
         *whole, last = read_file_bytes(file).split(b"\n") if file.exists() else [b""]
     except OSError as fault:
-        raise ProtofedError(f"{file} cannot be read: {fault.strerror}\n{ADVICE}") from fault
+        raise ProtofedError(f"{file} cannot be read: {fault.strerror}", hint=ADVICE) from fault
     for number, raw in enumerate([*whole, last], start=1):
         read = _line(LINES[file.name], raw, f"{file}, line {number}")
         if number <= len(whole) or not isinstance(read, ProtofedError):
@@ -196,10 +196,11 @@ def load_spec(folder: Path) -> Experiment:
     file = folder / "spec.json"
     saved = read_record_file(SPEC, file)
     began = saved["digest"]
-    experiment = spec_from_dict({k: v for k, v in saved.items() if k != "digest"}, str(file))
+    experiment = parse_experiment({k: v for k, v in saved.items() if k != "digest"}, str(file))
     if experiment.digest != began:
         raise ProtofedError(
             f"{file} is not the spec that the run was begun with (digest {experiment.digest[:12]}, "
-            f"not {began[:12]})\nrestore it; or `protofed run --spec` begins a new run from it"
+            f"not {began[:12]})",
+            hint="restore it, or start a new run from it with <spec>",
         )
     return experiment

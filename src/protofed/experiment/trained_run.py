@@ -92,8 +92,8 @@ def _last(place: RunDir) -> Checkpoint | None:
     if found.faults and place.done.exists() and place.rounds_on_disk():
         number, why = max(found.faults.items())
         raise ProtofedError(
-            f"{place.path}: the checkpoint of round {number}, its last, cannot be used: {why}\n"
-            f"repeat the run with --again, which gives the same bits"
+            f"{place.path}: the checkpoint of round {number}, its last, cannot be used: {why}",
+            hint="repeat the run with <again>",
         )
     return found.checkpoint
 
@@ -103,8 +103,8 @@ def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
     opened = open_trained_model(folder, finished)
     if is_remote(opened.experiment):
         raise ProtofedError(
-            f"{folder}: its images are at its sites, and this needs images\n"
-            f"`protofed predict` and `protofed export` do without"
+            f"{folder}: its images are at its sites, and this needs images",
+            hint="`protofed predict` and `protofed export` do not need them",
         )
     return opened
 
@@ -119,8 +119,8 @@ def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
     if checkpoint is None:
         there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"
         raise ProtofedError(
-            f"{folder}: no checkpoint of round {finished or 'any'}; there are: {there}\n"
-            f"a run keeps its last ones, and those named with --keep"
+            f"{folder}: no checkpoint of round {finished or 'any'}; there are: {there}",
+            hint="a run keeps its last checkpoints, and those that <keep> names",
         )
     federation = _federation(folder, experiment)
     engine: LocalEngine[Any, Any] = LocalEngine(

@@ -30,9 +30,9 @@ from protofed.export.inference_module import (
     load_weights,
 )
 from protofed.federation.build import NOTHING, build_nets
-from protofed.runtime.atomic_io import atomic_write
+from protofed.runtime.atomic_io import atomic_write, rename_over
 from protofed.runtime.resources import is_out_of_memory
-from protofed.spec.spec_parser import spec_from_dict
+from protofed.spec.spec_parser import parse_experiment
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -79,7 +79,7 @@ def read_safetensors(path: Path) -> TrainedProduct:
 
 
 def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> InferenceModule:
-    experiment = spec_from_dict(facts.spec, f"{path}: the spec inside")
+    experiment = parse_experiment(facts.spec, f"{path}: the spec inside")
     seen = experiment.data.side, experiment.data.channels
     if seen != (facts.side, facts.channels):
         raise ValueError(f"images of side {facts.side} with {facts.channels} channels")
@@ -245,7 +245,7 @@ def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDif
     try:
         atomic_write(beside, kind.content(taken.portable, taken.product.facts))
         found = compare_outputs(kind.read(beside), taken)
-        beside.replace(out)
+        rename_over(beside, out)
     finally:
         beside.unlink(missing_ok=True)
     return found

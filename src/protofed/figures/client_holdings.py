@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from protofed.analysis.run_labels import format_value
 from protofed.data.benchmarks import benchmark_info
 from protofed.data.partition import ClientPartRecord
 from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment import run_records
 from protofed.experiment.run_records import load_spec
-from protofed.figures.run_series import format_value
 from protofed.figures.style import BLACK, COUNTS, FigureOptions, new_figure, set_title, write_cells
 from protofed.spec.experiment_spec import Experiment
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from protofed.analysis.run_labels import label_experiments
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset, ClientId
@@ -52,7 +53,7 @@ def run_names(runs: Sequence[Path], opened: Sequence[TrainedRun]) -> list[str]:
 
     ``["FedAvg", "FPL (a)", "FPL (b)"]`` for one run of FedAvg and two of FPL.
     """
-    labels = [run.method.info.label for run in opened]
+    labels = label_experiments([run.experiment for run in opened])
     return [
         label if labels.count(label) == 1 else f"{label} ({folder.name})"
         for label, folder in zip(labels, runs, strict=True)

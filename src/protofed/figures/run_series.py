@@ -9,55 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.analysis.finished_runs import APART, RunRecord, check_comparable, read_record
+from protofed.analysis.run_labels import differing_fields, label_experiments
 from protofed.analysis.statistics import SeedSpread
 from protofed.core.method import AnyMethod
 from protofed.errors import ProtofedError, require_known_name
 from protofed.federation.evaluation import DomainScores
 from protofed.figures.style import FigureOptions
 from protofed.spec.experiment_spec import Experiment, flatten_spec
-
-
-def differing_fields(records: Sequence[RunRecord]) -> list[str]:
-    """The paths of the spec fields in which runs differ, without the seed.
-
-    A field that only some runs have is left out: it follows from another one that differs, such as
-    the kind of partition.
-    """
-    tables = [flatten_spec(record.experiment.to_dict()) for record in records]
-    return [
-        path
-        for path, value in tables[0].items()
-        if path != "seed"
-        and all(path in table for table in tables)
-        and any(table[path] != value for table in tables)
-    ]
-
-
-def format_settings(record: RunRecord, paths: Sequence[str]) -> str:
-    """Some fields of a run as text: ``mu=0.1, base=fpl``.
-
-    `paths` are paths of the spec, such as ``method.mu``; the run must have all of them.
-    """
-    fields = flatten_spec(record.experiment.to_dict())
-    return ", ".join(f"{short_field_name(path)}={format_value(fields[path])}" for path in paths)
-
-
-def short_field_name(path: str) -> str:
-    """A field's path as a label shows it.
-
-    A leading ``method.`` and a trailing ``.name`` are dropped: ``method.base.name`` is ``base``.
-    """
-    return path.removeprefix("method.").removesuffix(".name")
-
-
-def format_value(value: object) -> str:
-    """A field's value as a label shows it; floats with at most six digits.
-
-    Lists and tables are shown as JSON.
-    """
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 class RunSeries(NamedTuple):
@@ -133,13 +91,10 @@ def group_by_setting(records: Sequence[RunRecord]) -> list[RunSeries]:
 
     Labels name the settings only where a method has several: ``FPL (tau=0.5)``.
     """
-    methods = group_by_method(records)
-    paths = {label: differing_fields(group) for label, group in methods.items()}
+    labels = label_experiments([record.experiment for record in records])
     found: dict[str, list[RunRecord]] = {}
-    for record in records:
-        label = record.experiment.method.info.label
-        words = format_settings(record, paths[label])
-        found.setdefault(f"{label} ({words})" if words else label, []).append(record)
+    for label, record in zip(labels, records, strict=True):
+        found.setdefault(label, []).append(record)
     ordered = {label: sorted(group, key=lambda r: r.seed) for label, group in found.items()}
     return [RunSeries(label, tuple(group)) for label, group in ordered.items()]
 
@@ -185,7 +140,7 @@ def record_scores(record: RunRecord, options: FigureOptions) -> DomainScores:
 
     The rule ``last_five`` is the mean of the last five evaluations, ``last`` the last one.
     """
-    return record.result.last_five if options.rule == "last_five" else record.result.last
+    return record.result.scores(options.score)
 
 
 def accuracy_spread(records: Sequence[RunRecord], options: FigureOptions) -> SeedSpread:
@@ -234,7 +189,9 @@ def varied_fields(records: Sequence[RunRecord]) -> list[str]:
     These are the fields of a sweep. Differences between methods do not count.
     """
     found = [
-        path for group in group_by_method(records).values() for path in differing_fields(group)
+        path
+        for group in group_by_method(records).values()
+        for path in differing_fields([record.experiment for record in group])
     ]
     return list(dict.fromkeys(found))
 
@@ -253,7 +210,8 @@ def require_varied_fields(
     if len(paths) != count:
         words = f"{count} field{'s' * (count > 1)} must differ between runs of one method"
         raise ProtofedError(f"{kind}: {words}, here {len(paths)}: {', '.join(paths)}\n{hint}")
-    others = [p for p in differing_fields(records) if p not in paths and not p.startswith(OWN)]
+    differing = differing_fields([record.experiment for record in records])
+    others = [p for p in differing if p not in paths and not p.startswith(OWN)]
     if others:
         raise ProtofedError(
             f"{kind}: the runs of different methods also differ in {', '.join(others)}"

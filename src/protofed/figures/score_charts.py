@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from protofed.analysis.comparison_table import format_spread
 from protofed.analysis.finished_runs import RunRecord
 from protofed.analysis.grid import FULL
+from protofed.analysis.run_labels import add_settings
 from protofed.analysis.statistics import SeedSpread
 from protofed.core.method import AnyMethod
 from protofed.errors import ProtofedError
@@ -42,8 +43,7 @@ from protofed.figures.style import (
     series_style,
     set_title,
 )
-from protofed.spec.experiment_spec import describe_method
-from protofed.spec.spec_parser import parse_method
+from protofed.spec.experiment_spec import describe_method, parse_method
 
 MARKS = 10  # on a line, at most
 
@@ -111,7 +111,7 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     Domains without test images are left out.
     """
-    options.only("domains", "rule")
+    options.only("domains", "score")
     series, notes = compared_series(runs)
     first = record_scores(series[0].records[0], options)
     domains = [name for name, score in first.domains.items() if score is not None]
@@ -129,7 +129,7 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
     spread = "" if radar else " (bars: ± standard deviation)"
     set_title(
         axes,
-        f"accuracy (%), {figure_heading(records, options.rule, spread)}",
+        f"accuracy (%), {figure_heading(records, options.score, spread)}",
         gap=14 if radar else 6,
     )
     legend_beside(axes)
@@ -139,7 +139,7 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
 def _cells(series: RunSeries, domains: Sequence[str], options: FigureOptions) -> list[SeedSpread]:
     """The accuracy on each domain over a series' seeds."""
-    at = [FigureOptions(domain=name, rule=options.rule) for name in domains]
+    at = [FigureOptions(domain=name, score=options.score) for name in domains]
     return [accuracy_spread(series.records, one) for one in at]
 
 
@@ -202,7 +202,7 @@ def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     Bars start at 0, so that their lengths can be compared.
     """
-    options.only("ablation", "domain", "rule")
+    options.only("ablation", "domain", "score")
     series, notes = compared_series(runs)
     rows = baseline_first(match_ablations(series))
     spreads = [accuracy_spread(row.records, options) for row in rows]
@@ -225,7 +225,7 @@ def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
     axes.margins(x=0.2)
     axes.set_xlabel(f"{axis_label(options)}; dashed: {rows[0].label}")
     records = [record for row in rows for record in row.records]
-    set_title(axes, figure_heading(records, options.rule, " (± standard deviation)"))
+    set_title(axes, figure_heading(records, options.score, " (± standard deviation)"))
     add_footnotes(figure, notes)
     return figure
 
@@ -256,7 +256,7 @@ def _names(settings: Sequence[AnyMethod]) -> dict[str, str]:
         _key(parse_method({**describe_method(full), **fields})): name
         for name, fields in full.ablations.items()
     }
-    return {**made, _key(full): f"{full.info.label} ({FULL})"} if made else {}
+    return {**made, _key(full): add_settings(full.info.label, FULL)} if made else {}
 
 
 def _ablated(method: AnyMethod) -> bool:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.run_labels import format_value, short_field_name
 from protofed.errors import ProtofedError
 from protofed.figures.run_series import (
     REDEAL,
@@ -23,14 +24,12 @@ from protofed.figures.run_series import (
     error_bars,
     field_value,
     figure_heading,
-    format_value,
     group_by_method,
     group_by_setting,
     group_by_value,
     missing_seed_notes,
     read_run_records,
     require_varied_fields,
-    short_field_name,
     sorted_values,
 )
 from protofed.figures.style import (
@@ -60,7 +59,7 @@ def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     A method with one setting is drawn as a horizontal line, unless the field changes the data.
     """
-    options.only("sensitivity", "domain", "rule")
+    options.only("sensitivity", "domain", "score")
     records = read_run_records(runs)
     (path,) = require_varied_fields("sensitivity", 1, records, SENSITIVITY_HINT)
     notes = [*missing_seed_notes(group_by_setting(records)), *check_sweep_records(records, [path])]
@@ -77,7 +76,7 @@ def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
     _axis(axes, values)
     axes.grid(axis="y")
     axes.set(xlabel=short_field_name(path), ylabel=axis_label(options))
-    set_title(axes, figure_heading(records, options.rule, " (± standard deviation)"))
+    set_title(axes, figure_heading(records, options.score, " (± standard deviation)"))
     legend_beside(axes)
     add_footnotes(figure, notes)
     return figure
@@ -162,7 +161,7 @@ def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     Pairs of values without a run stay empty.
     """
-    options.only("heatmap", "domain", "rule")
+    options.only("heatmap", "domain", "score")
     records = read_run_records(runs)
     methods = list(group_by_method(records))
     if len(methods) > 1:
@@ -186,7 +185,7 @@ def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
     axes.set_xticks(range(len(columns)), [format_value(value) for value in columns])
     axes.set_yticks(range(len(rows)), [format_value(value) for value in rows])
     axes.set(xlabel=short_field_name(across), ylabel=short_field_name(down))
-    set_title(axes, f"{methods[0]}, {figure_heading(records, options.rule)}")
+    set_title(axes, f"{methods[0]}, {figure_heading(records, options.score)}")
     write_cells(image, cells, lambda cell: "-" if math.isnan(cell) else f"{cell:.2f}")
     add_footnotes(figure, notes)
     return figure

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
+    from protofed.experiment.result import ScoreRule
+
 # Okabe and Ito's colours; black is kept for baselines, yellow comes last as it is faint on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 BLACK, GREY, FAINT, WHITE = "#000000", "#666666", "#DDDDDD", "#FFFFFF"
@@ -57,14 +59,14 @@ SETTINGS = {
 class FigureOptions:
     """The options of all kinds of figures; each kind uses some of them.
 
-    `rounds` chooses models by round, `domain` one domain, `by` the meaning of colours, `rule` the
+    `rounds` chooses models by round, `domain` one domain, `by` the meaning of colours, `score` the
     scoring rule, `images` the number of examples, and `seed` all random choices.
     """
 
     rounds: tuple[int, ...] = ()
     domain: str | None = None
     by: Literal["class", "domain"] = "class"
-    rule: Literal["last_five", "last"] = "last_five"
+    score: ScoreRule = "last_five"
     images: int = 4
     seed: int = 0
 

@@ -1,4 +1,10 @@
-"""Features and anchors of length 1."""
+"""FedLSA: learnable semantic anchors on a hypersphere (Fu et al., AAAI 2025).
+
+Eq. 3 L_ACE, Eq. 4 L_SEP, Eq. 5 their sum, at the server with the averaged classifier frozen ->
+_train_anchors; Eq. 6-8 L_COM, the contrast with the anchors on the sphere, Eq. 9 L_CE, Eq. 10 their
+sum -> adapt, loss. Eq. 4 prints exp(a.a') / tau, where tau has no gradient; exp(a.a' / tau) is
+meant.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +27,20 @@ from protofed.ops.prototype_generator import generate_vectors, init_generator, t
 
 
 class UnitNorm(nn.Module):
-    """Features [B, D] at length 1."""
+    """Scales features [B, D] to length 1, so they lie on the unit hypersphere.
+
+    A feature of zeros stays zero.
+    """
 
     def forward(self, z: Tensor) -> Tensor:
         return F.normalize(z)
 
 
 def anchor_separation(anchors: Tensor, tau: float) -> Tensor:
-    """How much anchors [C, D] crowd: mean over each of log mean exp(a.a' / tau) over the others.
+    """How close together anchors [C, D] are: L_SEP, smaller is better.
 
-    Orthogonal anchors give 0; the least is -1 / ((C - 1) tau), a simplex.
+    mean_c log(mean_{c' != c} exp(a_c . a_c' / tau)). Orthogonal anchors give 0; the least possible
+    value is -1 / ((C - 1) tau), for a simplex.
     """
     classes = len(anchors)
     likeness = anchors @ anchors.T / tau
@@ -42,7 +52,10 @@ def anchor_separation(anchors: Tensor, tau: float) -> Tensor:
 
 @tree.node
 class FedLSAServer(ServerState):
-    """The model, the anchors, and the seed and layers that they grow from."""
+    """Server state: the model, the generator of the anchors, and the anchors [C, D].
+
+    Anchors are None only with ``anchors0 = "off"`` before the first round.
+    """
 
     seedling: dict[str, Tensor]
     anchors: Tensor | None = None  # [C, D]; none while switched off in round 0
@@ -50,7 +63,14 @@ class FedLSAServer(ServerState):
 
 @dataclass(frozen=True)
 class FedLSA(Method[FedLSAServer, None]):
-    """Features on a hypersphere, drawn to class anchors that the server learns to hold apart."""
+    """Features on a hypersphere, drawn to class anchors that the server learns to keep apart.
+
+    The net gets a neck with normalised features. Beside cross entropy, clients minimise lambda
+    times the cross entropy of softmax(z . anchors / tau). After averaging the models, the server
+    trains the anchors so that the averaged head classifies them and they keep apart from one
+    another. Models travel as in FedAvg; the anchors [C, D] travel down. The server keeps anchors
+    and generator; clients keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedLSA",

@@ -1,8 +1,8 @@
-"""FedMD: federated learning by distilling what all say of public images (Li and Wang, 2019).
+"""FedMD: federated learning by distillation on public images (Li and Wang, 2019).
 
-Algorithm 1: draw of public images and their class scores -> send, train (leg 0); consensus, the
-mean score -> merge; digest, an approach to the consensus, and revisit, training on private images
--> train (leg 1). Its transfer learning on a labelled public set is left out.
+Algorithm 1: draw of public images and their class scores -> send, train (exchange 0); consensus,
+the mean score -> merge; digest, training towards the consensus, and revisit, training on private
+images -> train (exchange 1). Its transfer learning on a labelled public set is left out.
 """
 
 from __future__ import annotations
@@ -26,14 +26,24 @@ from protofed.ops.losses import fit_consensus, public_logits
 
 @tree.node
 class FedMDServer(ServerState):
-    """Server state: no model, and between the legs the mean scores [n, C] of public images."""
+    """Server state: no model; between the exchanges the consensus.
+
+    The consensus is the mean of the clients' logits [n, C] on this round's public images.
+    """
 
     consensus: Tensor = field(default_factory=lambda: torch.zeros(0))  # empty between rounds
 
 
 @dataclass(frozen=True)
 class FedMD(Method[FedMDServer, Model]):
-    """Models stay at their clients and meet in the mean of their logits on public images."""
+    """Models stay at their clients and agree on the mean of their logits on public images.
+
+    No model is averaged. In the first exchange clients send their logits on a random batch of
+    public images; in the second they receive the mean, train towards it, and then train on their
+    own images. Row numbers and the consensus travel down, logits up. A client keeps its model,
+    which is what is scored (`personal`), so nets may differ. The server keeps the consensus between
+    the two exchanges.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMD",

@@ -1,8 +1,8 @@
 """FedMe, simplified: models exchanged and trained by mutual learning (Matsuda et al., SDM 2022).
 
-Half a round of cross entropy -> train (leg 0); the exchange -> send; deep mutual learning of the
-own and the exchanged model -> train (leg 1); the mean of each model's trained copies, then of all
-models -> merge. For PGCT's comparison: no clusters of clients, no change of architectures.
+Half a round of cross entropy -> train (exchange 0); the exchange -> send; deep mutual learning of
+the own and the exchanged model -> train (exchange 1); the mean of each model's trained copies, then
+of all models -> merge. For PGCT's comparison: no clusters of clients, no change of architectures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ OTHER = "other"  # the extra in which a partner's model comes back
 
 @dataclass(frozen=True)
 class FedMe(Method[ExchangeServer, Model]):
-    """Each client's own and another client's model learn from its images and each other."""
+    """A client trains its own model and another client's together; each learns from the other.
+
+    A round has two exchanges. First clients train as in FedAvg; then each gets another client's
+    model and trains both by cross entropy + mutual * KL from the other. Both models travel up; the
+    server averages the two copies of each model, then all models by number of examples. A client
+    keeps its own model between the exchanges, the server the replies of the first.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMe",
@@ -126,5 +132,8 @@ class FedMe(Method[ExchangeServer, Model]):
 def assign_partners(
     site: Site, clients: Iterable[ClientId], context: RoundContext
 ) -> dict[ClientId, ClientId]:
-    """Whose model each client gets in this round; the same draw in `send` and `merge`."""
+    """Whose model each client gets in this round; the same draw in `send` and `merge`.
+
+    `clients` are those with a reply in the first exchange.
+    """
     return random_derangement(sorted(clients), site.rng("exchange", context.round))

@@ -1,7 +1,7 @@
 """FedOPT: the server takes a step of an optimiser (Reddi et al., ICLR 2021).
 
 Algorithm 1: the mean of the clients' moves is a pseudo-gradient for a server optimiser -> merge.
-Algorithm 2: its adaptive forms FedAdagrad, FedYogi and FedAdam -> _adaptive, _second.
+Algorithm 2: its adaptive forms FedAdagrad, FedYogi and FedAdam -> _adaptive, _second_moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ LARGEST_FIRST_MOVE = 0.1  # of a weight, by an adaptive optimiser
 
 @tree.node
 class FedOPTServer(ServerState):
-    """The model and the server optimiser's moments, of its weights only."""
+    """Server state: the model and the optimiser's moments, for weights only.
+
+    Buffers are averaged as in FedAvg.
+    """
 
     m: dict[str, Tensor]  # the running mean move
     v: dict[str, Tensor]  # the running squared move; empty with sgd
@@ -34,7 +37,13 @@ class FedOPTServer(ServerState):
 
 @dataclass(frozen=True)
 class FedOPT(Method[FedOPTServer, None]):
-    """Federated averaging whose mean move is the gradient of a server optimiser."""
+    """FedAvg whose mean move is the gradient of a server optimiser: SGD, Adam, Yogi or Adagrad.
+
+    Clients train as in FedAvg. The server takes mean model - global model as a pseudo-gradient and
+    makes a step of its optimiser, rather than jumping to the mean; SGD with lr = 1 and no momentum
+    is FedAvg. Only the model travels. The server keeps the optimiser's moments m and v; clients
+    keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedOPT",

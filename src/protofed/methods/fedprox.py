@@ -1,4 +1,7 @@
-"""FedProx: keep local training near the global model (Li et al., MLSys 2020, Eq. 2)."""
+"""FedProx: keep local training near the global model (Li et al., MLSys 2020, Eq. 2).
+
+The proximal term -> loss; everything else is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ RETHINK_FACTOR = 0.01  # RethinkFL multiplies mu by this, unsaid
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """Federated averaging with (mu / 2) ||w - w_global||^2 added to each client's loss."""
+    """FedAvg with (mu / 2) ||w - w_global||^2 added to each client's loss.
+
+    The term limits how far a client moves from the model that it received, so clients with unusual
+    data disagree less. Only the model travels, and nothing is kept beside the global model.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProx",

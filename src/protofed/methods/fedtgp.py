@@ -1,6 +1,6 @@
 """FedTGP: trainable global prototypes (Zhang et al., AAAI 2024).
 
-Class means -> train; the pull to a global prototype -> loss; contrast of received with learned
+Class means -> train; the distance to a global prototype -> loss; contrast of received with learned
 prototypes under an adaptive margin -> merge, server_loss. `param_avg` averages models as well.
 """
 
@@ -34,14 +34,24 @@ from protofed.ops.prototype_generator import generate_vectors, init_generator, t
 
 @tree.node
 class FedTGPServer(ServerState):
-    """The model, the prototypes of classes seen so far, and what they grow from."""
+    """Server state: the model, the prototypes of classes seen so far, and their generator.
+
+    See `ops.prototype_generator` for what the generator is.
+    """
 
     seedling: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FedTGP(Method[FedTGPServer, Model]):
-    """A pull to class prototypes that the server trains to stay apart from one another."""
+    """Features are drawn to class prototypes that the server trains to stay apart from one another.
+
+    As FedProto, but the server does not average the clients' class means: it trains a generator of
+    one prototype per class, so that received means are near their own and at a margin from others.
+    Prototypes travel up and down, and with `param_avg` the model too, averaged as in FedAvg.
+    Without it each client keeps its own model, and nets may differ. The server keeps prototypes and
+    generator.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedTGP",
@@ -130,6 +140,10 @@ class FedTGP(Method[FedTGPServer, Model]):
 
 
 def server_loss(learned: Tensor, vectors: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Cross entropy over minus the distances of vectors [B, D] to learned [C, D], own + margin."""
+    """Cross entropy over distances of received vectors [B, D] to the learned ones [C, D]: a scalar.
+
+    The logit of class c is -(||v_b - l_c|| + margin * [c = y_b]), so a vector must be nearer to its
+    own prototype by the margin.
+    """
     squares = (vectors[:, None] - learned).square().sum(2) + 1e-12  # the root of 0 has no gradient
     return F.cross_entropy(-(squares.sqrt() + margin * F.one_hot(labels, len(learned))), labels)

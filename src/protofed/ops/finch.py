@@ -1,4 +1,4 @@
-"""FINCH: clusters without a number of clusters (Sarfraz et al., CVPR 2019)."""
+"""FINCH: clustering without a given number of clusters (Sarfraz et al., CVPR 2019)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DECIMALS = 12  # of a cosine: without, rounding and not the index would settle t
 
 
 def finch_clusters(points: Tensor) -> list[Tensor]:
-    """Partitions of points [N, D] by cosine, fine to coarse; each [N] cluster numbers from 0.
+    """Partitions of points [N, D] by cosine, fine to coarse; each is [N] cluster numbers from 0.
 
-    A point and its nearest neighbour (ties: the lowest index) share a cluster. Then the same on
-    the clusters' means, until one cluster would remain. The first partition is always kept; one,
-    two or three points make one cluster.
+    Every point is linked with its nearest neighbour (ties: the lowest index); connected points form
+    a cluster. The same is repeated on the clusters' means until a single cluster would remain. The
+    first partition is always returned; one, two or three points form one cluster.
     """
     vectors = points.detach().double().numpy()
     partitions = [_link(vectors)]

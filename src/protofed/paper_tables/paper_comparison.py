@@ -1,8 +1,7 @@
-"""Our scores beside the printed ones, as text for the terminal, as Markdown and as JSON."""
+"""Our scores beside the printed ones, and the list of recipes, as tables."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from protofed.paper_tables.recipe import (
     recipe_names,
 )
 from protofed.paper_tables.run_plan import RunPlan, Scale, rough_estimate
+from protofed.runtime.text_tables import TableDocument, TextTable
 
 AVG = "AVG"
 SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign
@@ -291,37 +291,25 @@ def settings_by_source(values: Values) -> list[str]:
     return lines
 
 
-def recipe_markdown(report: RecipeReport) -> str:
-    """The whole report: a table and its notes for each part, then its settings by source."""
-    blocks = [f"## {_safe(report.title)}"]
-    for part in report.parts:
-        rows = [part_header(part), ["---"] * len(part_header(part)), *part_rows(part)]
-        table = "\n".join(f"| {' | '.join(map(_safe, row))} |" for row in rows)
-        blocks += [f"### {part.part}", table, _bullet_list(part_footnotes(part)), *_sources(part)]
-    blocks += [f"### {name}\n\n{_safe(why)}" for name, why in report.missing]
-    return "\n\n".join(blocks) + "\n"
+SETTINGS_NOTE = (
+    "settings by source; a field of a method that is not named has its default, our choice"
+)
 
 
-def _sources(part: PaperComparison) -> list[str]:
+def recipe_document(report: RecipeReport) -> TableDocument:
+    """One table per part with its notes and its settings by source, then the parts without one."""
+    tables = [_part_table(part) for part in report.parts]
+    missing = [TextTable((), (), name, why.splitlines()) for name, why in report.missing]
+    return TableDocument([*tables, *missing], report.to_dict(), report.title)
+
+
+def _part_table(part: PaperComparison) -> TextTable:
     fields = {
         f"{label}: {n}": v for label, values in part.fields.items() for n, v in values.items()
     }
-    lead = "Settings; what a method is not given here is its default, our choice:"
-    return [lead, _bullet_list(settings_by_source({**part.settings, **fields}))]
-
-
-def _bullet_list(lines: list[str]) -> str:
-    return "\n".join(f"- {_safe(line)}" for line in lines)
-
-
-def _safe(text: str) -> str:
-    """On one line, bars escaped: both would break a table."""
-    return " ".join(text.split()).replace("\\", r"\\").replace("|", r"\|")
-
-
-def recipe_json(report: RecipeReport) -> str:
-    """All there is, as JSON."""
-    return json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    sources = settings_by_source({**part.settings, **fields})
+    notes = [*part_footnotes(part), SETTINGS_NOTE, *sources]
+    return TextTable(part_header(part), part_rows(part), part.part, notes)
 
 
 ALL_SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -353,8 +341,15 @@ class ListedRecipe(NamedTuple):
 
 
 def list_recipes() -> list[ListedRecipe]:
-    """Every recipe."""
+    """Every recipe with its parts and rough times, in alphabetical order."""
     return [_list_recipe(read_recipe(name)) for name in recipe_names()]
+
+
+def recipes_document(recipes: Sequence[ListedRecipe]) -> TableDocument:
+    """The list of recipes as a table."""
+    note = "times: rough estimates for one core; *: without parts whose images are not there"
+    table = TextTable(HEADS, [recipe.cells() for recipe in recipes])
+    return TableDocument([table], [recipe.to_dict() for recipe in recipes], notes=[note])
 
 
 def _list_recipe(recipe: Recipe) -> ListedRecipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple, Self
@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from protofed.errors import ProtofedError, require_known_name
+from protofed.spec.experiment_spec import flatten_spec
 from protofed.spec.spec_parser import Raw
 
 
@@ -101,7 +102,7 @@ class SourcedFields(BaseModel):
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        names = [name for source in SOURCES for name, _ in dotted_values(getattr(self, source))]
+        names = [name for source in SOURCES for name in flatten_spec(getattr(self, source))]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two sources for {', '.join(twice)}")
@@ -112,7 +113,7 @@ class SourcedFields(BaseModel):
         return {
             name: SourcedValue(value, source)
             for source in SOURCES
-            for name, value in dotted_values(getattr(self, source))
+            for name, value in flatten_spec(getattr(self, source)).items()
         }
 
 
@@ -172,15 +173,6 @@ class Recipe(SourcedFields):
         """The experiment behind a row, and its scoring, as plain data."""
         method = nest_values(self.fields(part, row))
         return {**nest_values(self.settings(part)), "method": {"name": row.method, **method}}
-
-
-def dotted_values(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested tables by dotted name."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from dotted_values(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def nest_values(values: Values) -> Raw:

@@ -11,13 +11,13 @@ from typing import Literal, NamedTuple, cast
 
 import torch
 
-from protofed.analysis.comparison_table import Rule
 from protofed.analysis.grid import GridCell, GridVariant, grid_cells
 from protofed.core.site import SCAN_BATCH, ArrayDataset, RoundContext, Site
 from protofed.core.training import torch_threads
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.digits_mini import DOMAINS
 from protofed.errors import ProtofedError
+from protofed.experiment.result import ScoreRule
 from protofed.federation.build import Federation, build_federation
 from protofed.methods import METHODS
 from protofed.paper_tables.recipe import Recipe, RecipePart, RecipeRow, nest_values
@@ -39,7 +39,7 @@ class RunPlan(NamedTuple):
     part: RecipePart
     cells: tuple[GridCell, ...]
     columns: dict[str, str]  # the paper's name -> the domain at this scale
-    rule: Rule
+    rule: ScoreRule
     note: str  # what runs instead of the recipe
 
 
@@ -60,7 +60,7 @@ def plan_runs(
     if scale != "smoke":
         rounds = made[0].experiment.rounds  # the same in all rows
         note = describe_scale((rounds, settings["rounds"]), (count, scoring["seeds"]))
-    return RunPlan(part, made, columns, cast(Rule, scoring["rule"]), note)
+    return RunPlan(part, made, columns, cast(ScoreRule, scoring["rule"]), note)
 
 
 def describe_scale(rounds: tuple[int, int], seeds: tuple[int, int]) -> str:
@@ -168,7 +168,7 @@ def measured_estimate(
         if left:
             pace = measure_pace(plan.cells[0].experiment)
             total += sum(pace.run(cell.experiment) for cell in left)
-    return total / workers
+    return total / max(1, workers)  # without workers, one run after the other
 
 
 def measure_pace(experiment: Experiment) -> RoundPace:

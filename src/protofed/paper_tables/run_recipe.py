@@ -53,10 +53,10 @@ def prepare_recipe(
     asked = choose_parts(recipe, parts)
     skipped = {part.name: why for part in asked if (why := missing_for_part(part, scale))}
     if len(skipped) == len(asked):
-        told = "\n".join(f"{name}: {why}" for name, why in skipped.items())
+        reasons = "\n".join(f"{name}: {why}" for name, why in skipped.items())
         raise ProtofedError(
-            f"no part of {recipe.name} can run at scale {scale}\n{told}\n"
-            f"--scale smoke needs no images but those that protofed makes"
+            f"no part of {recipe.name} can run at scale {scale}\n{reasons}",
+            hint="<scale=smoke> needs only images that protofed draws itself",
         )
     plans = [plan_runs(recipe, p, scale, seeds, runs) for p in asked if p.name not in skipped]
     return ReadyRecipe(recipe, scale, tuple(plans), skipped)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.analysis.finished_runs import RunRecord, check_comparable, read_record
+from protofed.analysis.run_labels import label_experiments
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
 from protofed.experiment.result import RunResult, read_evaluations
@@ -76,7 +77,7 @@ def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
     """
     distinct = list({folder.resolve(): folder for folder in folders}.values())
     experiments = [_experiment(folder) for folder in distinct]
-    labels = _labels(experiments)
+    labels = label_experiments(experiments)
     found = [_read(*one) for one in zip(distinct, experiments, labels, strict=True)]
     begun = [run for run in found if run.world and run.parts]
     if begun:
@@ -89,19 +90,6 @@ def _experiment(folder: Path) -> Experiment:
     if not (folder / "spec.json").exists():
         raise ProtofedError(f"{folder} is not a run folder: give run folders, for example runs/*")
     return load_spec(folder)
-
-
-def _labels(experiments: Sequence[Experiment]) -> list[str]:
-    """The methods' labels; where one method runs with several settings, those that differ too."""
-    settings = [spec_texts(experiment.to_dict()["method"]) for experiment in experiments]
-    labels = [experiment.method.info.label for experiment in experiments]
-    named = []
-    for label, own in zip(labels, settings, strict=True):
-        kin = [s for other, s in zip(labels, settings, strict=True) if other == label]
-        apart = [key for key in own if any(s.get(key) != own[key] for s in kin)]
-        words = ", ".join(f"{key}={own[key]}" for key in apart)
-        named.append(f"{label} ({words})" if words else label)
-    return named
 
 
 def spec_texts(spec: Mapping[str, object]) -> dict[str, str]:

@@ -20,12 +20,12 @@ from markupsafe import Markup
 
 from protofed.analysis.comparison_table import (
     ComparisonTable,
-    Rule,
     compare_records,
     table_footnotes,
 )
 from protofed.analysis.finished_runs import check_comparable
 from protofed.errors import ProtofedError
+from protofed.experiment.result import ScoreRule
 from protofed.federation.evaluation import DomainScores
 from protofed.report import page_sections
 from protofed.report.charts import (
@@ -52,7 +52,7 @@ def render_report(
     runs: Sequence[ReportRun],
     confusions: Mapping[Path, RunConfusion] | None = None,
     baseline: str | None = None,
-    rule: Rule = "last_five",
+    rule: ScoreRule = "last_five",
     watched: bool = False,
 ) -> str:
     """The HTML page about some runs.
@@ -79,7 +79,7 @@ def _file(name: str) -> str:
 
 
 def _comparison(
-    runs: Sequence[ReportRun], baseline: str | None, rule: Rule
+    runs: Sequence[ReportRun], baseline: str | None, rule: ScoreRule
 ) -> ComparisonTable | None:
     """The table of the finished runs, if there are any."""
     records = [run.record for run in runs if run.record]

@@ -1,4 +1,4 @@
-"""Long work that happens deep inside a call, and whoever wants to see it."""
+"""Progress of long work deep inside a call, for whoever wants to show it."""
 
 from __future__ import annotations
 

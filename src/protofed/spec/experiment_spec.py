@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,7 +18,9 @@ from pydantic import (
     ConfigDict,
     Field,
     InstanceOf,
+    ModelWrapValidatorHandler,
     PlainSerializer,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -35,10 +37,20 @@ from protofed.data.benchmarks import (
     looks_like_folder,
     source_label,
 )
-from protofed.data.partition import Partition
+from protofed.data.partition import RULES, Partition
+from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.nets import NETS, Convolution
+from protofed.spec.spec_faults import (
+    KnownFields,
+    explain_faults,
+    fault_lines_error,
+    field_names,
+    spec_error,
+    unknown_name,
+    unknown_name_error,
+)
 
 
 def method_name(method: AnyMethod) -> str:
@@ -79,9 +91,36 @@ def _method_source(method: AnyMethod) -> dict[str, str]:
     return {"source": hashlib.sha256(code.encode()).hexdigest()[:12]}
 
 
-def unknown_name_error(name: str, known: Iterable[str]) -> PydanticCustomError:
-    """The fault of a name that is not among the known ones; it carries both for the message."""
-    return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
+def parse_method(given: object) -> AnyMethod:
+    """A method from its name, or from a table with its name and hyperparameters.
+
+    ``parse_method("fedavg")``, ``parse_method({"name": "fedprox", "mu": 0.1})``; a method is
+    returned as it is. A field that holds a method, as PGCT's ``base``, takes the same forms.
+    """
+    if isinstance(given, Method):
+        return given
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, Mapping):
+        raise ProtofedError(f"method: give a name or a table with a name, got {given!r}")
+    fields = dict(table)
+    name = fields.pop("name", "fedavg")
+    if not isinstance(name, str) or name not in METHODS:
+        raise ProtofedError(f"method: {unknown_name(str(name), METHODS)}")
+    for field in dataclasses.fields(METHODS[name]):
+        if isinstance(field.default, Method) and isinstance(fields.get(field.name), str | Mapping):
+            fields[field.name] = parse_method(fields[field.name])
+    try:
+        return METHODS[name](**{str(key): value for key, value in fields.items()})
+    except ValidationError as fault:
+        lines = explain_faults(fault, ("method",), {"": field_names(METHODS[name])})
+        raise ProtofedError("\n".join(lines)) from fault
+
+
+def _method(given: object) -> AnyMethod:
+    try:
+        return parse_method(given)
+    except ProtofedError as fault:
+        raise fault_lines_error(str(fault).splitlines()) from fault
 
 
 def _known_source(name: str) -> str:
@@ -103,11 +142,31 @@ def benchmark_of(field: str, ge: int | None = None, le: int | None = None) -> An
 
 
 class SpecSection(BaseModel):
-    """A part of the spec: no unknown keys, no NaN, no change once made."""
+    """A part of the spec: no unknown keys, no NaN, no change once made.
+
+    A wrong value is a `ProtofedError` that names the field and what is allowed, in Python and on
+    the command line alike.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True
     )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explained(
+        cls, given: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        if info.field_name is not None:  # part of another section, which explains all faults
+            return handler(given)
+        try:
+            return handler(given)
+        except ValidationError as fault:
+            raise spec_error(fault, cls._known_fields()) from fault
+
+    @classmethod
+    def _known_fields(cls) -> KnownFields:
+        return {"": list(cls.model_fields)}
 
 
 class Data(SpecSection):
@@ -148,8 +207,6 @@ class Data(SpecSection):
 
 
 __all__ = ["Data", "Experiment", "PublicImages"]
-# Fields that came after the first runs: left out at these values, so that digests stay the same.
-LATER = {"min_clients": 1, "on_nonfinite": "stop", "device": "cpu", "conv": "direct"}
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
 
@@ -201,7 +258,9 @@ class Experiment(SpecSection):
     """One run. Equal experiments have equal digests and give equal bits."""
 
     data: Data = Field(default_factory=Data)
-    method: Annotated[InstanceOf[Method], PlainSerializer(describe_method)] = FedAvg()
+    method: Annotated[
+        InstanceOf[Method], BeforeValidator(_method), PlainSerializer(describe_method)
+    ] = FedAvg()  # or its name, or a table of its name and fields
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
         default_factory=lambda done: default_net(done["data"].name)
     )  # of all clients; or a list, which the clients take in turn
@@ -233,6 +292,22 @@ class Experiment(SpecSection):
         default=1, ge=1, le=256, strict=True
     )  # of torch; part of the spec as it moves bits
     device: Annotated[str, AfterValidator(_device)] = "auto"  # where clients train, likewise
+
+    @classmethod
+    def _known_fields(cls) -> KnownFields:
+        rules = [name for rule in RULES.values() for name in field_names(rule)]
+        return {
+            "": list(cls.model_fields),
+            "data": list(Data.model_fields),
+            "training": field_names(Training),
+            "partition": list(dict.fromkeys(rules)),
+            "method": [name for method in METHODS.values() for name in field_names(method)],
+        }
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _by_name(cls, given: object) -> object:
+        return {"name": given} if isinstance(given, str) else given
 
     @field_validator("partition", mode="before")
     @classmethod
@@ -274,17 +349,12 @@ class Experiment(SpecSection):
         return (self.net,) if isinstance(self.net, str) else self.net
 
     def to_dict(self) -> dict[str, Any]:
-        """The resolved spec as plain data, ready for JSON, without what is as it always was.
+        """The resolved spec as plain data, ready for JSON; what is not set is left out.
 
-        So a field that came later does not rename the runs that were made before it.
+        `parse_experiment` makes an equal experiment of it.
         """
         sections = self.model_dump(mode="json")
-        sections["data"] = _without_none(sections["data"])
-        return {
-            name: section
-            for name, section in _without_none(sections).items()
-            if section != LATER.get(name)
-        }
+        return _without_none({**sections, "data": _without_none(sections["data"])})
 
     @property
     def digest(self) -> str:

@@ -1,4 +1,4 @@
-"""`check_method`: what every method must hold, whoever wrote it."""
+"""`check_method`: what every method must satisfy, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ ROUNDS = 4
 
 
 class BrokenMethodError(AssertionError):
-    """A method does not hold what the contract asks; says what, and what to do."""
+    """A method breaks the contract; the text lists every fault found and how to fix it."""
 
 
 class AuditEngine(LocalEngine[S, C]):
-    """Packs and unpacks every message, as a network would; notes inputs that `train` changed."""
+    """Serialises every message, as a network would, and records inputs that `train` changed.
+
+    Replies are decoded within the size that `Method.reply_schema` allows.
+    """
 
     def __init__(self, method: Method[S, C], sites: Mapping[ClientId, Site]):
         super().__init__(method, sites)
@@ -62,7 +65,10 @@ class AuditEngine(LocalEngine[S, C]):
 
 
 class DropoutEngine(LocalEngine[S, C]):
-    """Loses the reply of one client in every exchange, another one each time."""
+    """Loses the reply of one client in every exchange, a different one each time.
+
+    A method must cope: its `merge` sees only the replies that arrived.
+    """
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -73,7 +79,10 @@ class DropoutEngine(LocalEngine[S, C]):
 
 
 class MethodTrial(Generic[S, C]):
-    """A method on the toy federation; each check is one method that yields what is broken."""
+    """A method on the toy federation; each check is one method that yields the faults it finds.
+
+    The trial plays four rounds when it is made; the checks compare further runs with that one.
+    """
 
     def __init__(self, method: Method[S, C]):
         self.method = method
@@ -101,7 +110,7 @@ class MethodTrial(Generic[S, C]):
         who: Callable[[int], Sequence[ClientId]] | None = None,
         tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
     ) -> S:
-        """Some rounds with an engine's method, from a server state or from the start."""
+        """Run some rounds with an engine's method, from a server state or from the start."""
         method = engine.method
         now = method.init_server(self.site) if server is None else server
         for number in rounds:
@@ -111,7 +120,7 @@ class MethodTrial(Generic[S, C]):
         return now
 
     def same(self, server: S, engine: LocalEngine[S, C]) -> bool:
-        """Whether a second run ended as the first: server and every client, bit for bit."""
+        """Whether a second run ended as the first did: server and every client, bit for bit."""
         mine, theirs = (dict(sorted(e.states.items())) for e in (self.engine, engine))
         return tree.equal(self.server, server) and tree.equal(mine, theirs)
 
@@ -160,7 +169,7 @@ class MethodTrial(Generic[S, C]):
             yield "publish(), predict() or opinions() changed what it was given"
 
     def engine_copy(self) -> LocalEngine[S, C]:
-        """An engine that stands where the first run ended, sharing no memory with it."""
+        """An engine in the state in which the first run ended, sharing no memory with it."""
         engine = LocalEngine(self.method, self.sites)
         engine.states = tree.clone(self.engine.states)
         return engine
@@ -251,7 +260,16 @@ CHECKS: tuple[Callable[[MethodTrial[Any, Any]], Iterator[str]], ...] = (
 
 
 def check_method(method: Method[S, C]) -> None:
-    """Run a method through all checks on a toy federation; every fault found is raised at once."""
+    """Run a method through all checks on a toy federation.
+
+    Raises a `BrokenMethodError` that lists every fault. The checks: hooks are pure, the order of
+    clients does not matter, a run can be resumed, everything travels in `Message`, lost replies and
+    absent classes do no harm, `payload` and `reply_schema` are right, and no global random numbers
+    are used. It takes a few seconds; call it in a test::
+
+        def test_my_method() -> None:
+            check_method(MyMethod(mu=0.1))
+    """
     if not isinstance(method, Method) or "__dataclass_fields__" not in vars(type(method)):
         raise BrokenMethodError(
             "give an instance of a Method subclass that is decorated with "
