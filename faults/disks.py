@@ -169,7 +169,7 @@ def one_flip(number: int, own: Path, whole: Path) -> list[str]:
         file = draw.choice(sorted(folder.iterdir()))
         flip(file, draw.randrange(8 * file.stat().st_size))
     ended = forks.call(WORK.again(run), own / "log")
-    where = "starting over" if all_bad else f"going on after round {WORK.rounds - 1}"
+    where = "starting over" if all_bad else f"resuming after round {WORK.rounds - 1}"
     failures = ends_equal(ended, run, whole)
     events = (run / "events.jsonl").read_text() if (run / "events.jsonl").exists() else ""
     for shown in (ended.told, events):

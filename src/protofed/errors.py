@@ -23,7 +23,7 @@ class ProtofedError(Exception):
     """
 
     def __init__(self, text: object = "", hint: str = ""):
-        super().__init__(*([text, hint] if hint else [text]))  # all, to cross to other processes
+        super().__init__(*([text, hint] if hint else [text]))  # as args, so it can be pickled
 
     @property
     def hint(self) -> str:
@@ -72,7 +72,7 @@ class DivergedError(ProtofedError):
         self.step, self.what = step, what
 
     def __reduce__(self) -> tuple[type[DivergedError], tuple[int, str]]:
-        return type(self), (self.step, self.what)  # so that it can cross to another process
+        return type(self), (self.step, self.what)  # so it can be pickled
 
 
 def printable_text(text: str, most: int | None = None) -> str:

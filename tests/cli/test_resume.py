@@ -37,7 +37,7 @@ def test_it_goes_on_and_ends_as_the_unbroken_run(cli: Cli, begun: Path) -> None:
     ended = cli("resume", begun, "--workers", "0")
     assert ended.code == 0
     first = ended.err.splitlines()[0]
-    assert first == "SCAFFOLD on digits-mini with moon-mlp -> a, going on after round 1"
+    assert first == "SCAFFOLD on digits-mini with moon-mlp -> a, resuming after round 1"
     assert "round 1/2" not in ended.err
     assert "mean" in ended.out
     files = ["scores.jsonl", "spec.json", "partition.json", "keep.json"]

@@ -107,7 +107,7 @@ def test_ctrl_c_stops_with_one_line_and_the_same_command_goes_on(tiny: Path) -> 
     assert code == 130
     # The signal may come between a checkpoint and its progress line.
     assert finished_rounds(err)[0] in (last + 1, last + 2)
-    assert f", going on after round {finished_rounds(err)[0] - 1}" in err.splitlines()[0]
+    assert f", resuming after round {finished_rounds(err)[0] - 1}" in err.splitlines()[0]
 
 
 def interrupted(command: list[str]) -> tuple[int, str]:

@@ -38,7 +38,7 @@ def test_the_one_before_is_used_and_told_and_on_record(broken: Broken) -> None:
     (place.checkpoints / "round-00003" / "server.safetensors").write_bytes(b"damaged")
     told = notices(experiment, place)
     words = "the checkpoint of round 3 cannot be used: server.safetensors is not as it was written"
-    assert told == [f"{words}; going on after round 2"]
+    assert told == [f"{words}; resuming after round 2"]
     line = {"round": 2, "checkpoint": 3, "reason": told[0]}
     assert place.lines(place.events) == [line]
     assert "1 checkpoints were damaged" in json.loads(place.done.read_text())["notices"][-1]

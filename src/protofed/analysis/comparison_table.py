@@ -25,7 +25,13 @@ SUMMARIES = ("mean", "worst", "spread")
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method over its seeds, in per cent."""
+    """One row of a comparison: a method, or one setting of it, over its seeds; scores in per cent.
+
+    `cells` holds mean and standard deviation over seeds by domain, then under ``mean``, ``worst``
+    and
+    ``spread``; None where a domain has no test images. `difference` is the paired difference of the
+    means over domains to the baseline, None for the baseline itself.
+    """
 
     label: str
     seeds: tuple[int, ...]
@@ -40,7 +46,11 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """A table, the rule by which its scores were taken, and what to know of it."""
+    """Methods x domains over seeds, with the rule behind the scores and what a reader must know.
+
+    `compare_records` makes it. `to_dict` gives plain data for JSON, `comparison_document` the same
+    as text. `baseline` is None if none of its runs finished: then no row has a difference.
+    """
 
     domains: tuple[str, ...]
     rows: tuple[MethodRow, ...]
@@ -84,9 +94,14 @@ def compare_records(
     notes: Sequence[str] = (),
     lost: bool = False,
 ) -> ComparisonTable:
-    """The table of some records; the baseline is the first row if none is named.
+    """Compare finished runs: one row per label, one column per domain, paired by seed.
 
-    If it is `lost`, as its runs have failed, there are no differences: no other row stands in.
+    `baseline` is the label that differences are taken to, the first row if None. With `lost` there
+    are no differences, because the runs of the baseline failed and no other row may replace it.
+    `notes` are printed under the table. ::
+
+        records = [read_record(folder) for folder in Path("runs").iterdir()]
+        table = compare_records(records, baseline="FedAvg")
     """
     labels = list(dict.fromkeys(record.label for record in records))
     base = None if lost else require_known_name("baseline", baseline or labels[0], labels)
@@ -181,19 +196,28 @@ HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
 
 
 def format_spread(value: SeedSpread | None) -> str:
-    """``61.15`` for one seed, ``61.15 ± 0.42`` for several."""
+    """Mean and standard deviation over seeds as text, in per cent.
+
+    ``61.15`` for one seed, ``61.15 ± 0.42`` for several, ``-`` if there is no score.
+    """
     if value is None:
         return "-"
     return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
 
 
 def spread_numbers(value: SeedSpread | None) -> list[str]:
-    """Mean and standard deviation with all their digits, for programs; empty where unknown."""
+    """Mean and standard deviation with all digits, for programs that read CSV.
+
+    Two strings; both are empty if there is no score, the second for a single seed.
+    """
     return ["" if number is None else str(number) for number in value or (None, None)]
 
 
 def format_difference(value: PairedDifference | None) -> str:
-    """``+1.20 [+0.30, +2.10]``: the difference and its 95 % interval."""
+    """The paired difference to the baseline and its 95 % interval: ``+1.20 [+0.30, +2.10]``.
+
+    A single pair has no interval: ``+1.20``. The baseline's own cell is empty.
+    """
     if value is None:
         return ""
     if value.low is None or value.high is None:
@@ -202,20 +226,27 @@ def format_difference(value: PairedDifference | None) -> str:
 
 
 def format_p_value(value: PairedDifference | None) -> str:
-    """The p-value, or why there is none."""
+    """The p-value of the paired test, ``p = 0.031``, or why there is none.
+
+    With too few pairs the test cannot reach 5 %, so no number is printed that would look like one.
+    """
     if value is None:
         return ""
     return "too few seeds to test" if value.p is None else f"p = {value.p:.3f}"
 
 
 def table_header(table: ComparisonTable) -> list[str]:
-    """The heads of the columns."""
+    """The column heads: method, domains, AVG, worst, spread and, with a baseline, difference and
+    test.
+
+    A domain that was left out of training is marked, as ``sketch (unseen)``.
+    """
     columns = [HEADS.get(name, mark_unseen(name, table.unseen)) for name in table.columns]
     return ["method", *columns, *([f"to {table.baseline}", "test"] if table.baseline else [])]
 
 
 def table_row(table: ComparisonTable, row: MethodRow) -> list[str]:
-    """A row as text."""
+    """The cells of one row as text, as many as `table_header` has heads."""
     cells = [format_spread(row.cells[name]) for name in table.columns]
     compared = (
         [format_difference(row.difference), format_p_value(row.difference)]
@@ -226,7 +257,10 @@ def table_row(table: ComparisonTable, row: MethodRow) -> list[str]:
 
 
 def table_footnotes(table: ComparisonTable) -> list[str]:
-    """What must stand under the table."""
+    """The lines under the table: rule, seeds, statistics, notes, and the digests of the runs.
+
+    A table without them cannot be checked, so every text format prints them.
+    """
     seeds = sorted({seed for row in table.rows for seed in row.seeds})
     count = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
     several = len(seeds) > 1

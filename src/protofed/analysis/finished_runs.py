@@ -17,7 +17,12 @@ APART = ("method", "seed", "public")  # what the runs of one table may differ in
 
 
 class RunRecord(NamedTuple):
-    """One finished run: its row, its seed, its spec and what it reached."""
+    """One finished run as tables and figures use it.
+
+    `label` names its row, `world` holds the data digests and versions of ``env.json``, and
+    `partition` is the SHA-256 of ``partition.json``, equal for runs that gave each client the same
+    images.
+    """
 
     label: str
     seed: int
@@ -28,7 +33,11 @@ class RunRecord(NamedTuple):
 
 
 def read_record(folder: Path, label: str | None = None) -> RunRecord:
-    """A run folder as a record; a folder whose files do not belong together is refused."""
+    """Read a finished run from its folder; without a `label` the row is called after the method.
+
+    A folder without a finished run, or with a spec or scores that the run did not write, is
+    refused.
+    """
     place = RunDir(folder)
     if not place.done.exists():
         raise ProtofedError(f"{folder} holds no finished run", hint="run it to its end first")
@@ -44,7 +53,11 @@ def read_record(folder: Path, label: str | None = None) -> RunRecord:
 
 
 def check_comparable(records: Sequence[RunRecord], free: Iterable[str] = APART) -> list[str]:
-    """Refuse runs that differ in more than the method; what else a reader must know, as lines."""
+    """Refuse runs that may not be compared; return what a reader must know about the others.
+
+    Runs may differ in the sections of `free` only. They must have the same images, and with equal
+    seeds the same images at each client. Missing seeds and different torch versions become notes.
+    """
     if not records:
         raise ProtofedError("no runs to compare")
     first, apart = records[0], set(free)

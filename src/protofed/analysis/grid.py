@@ -17,14 +17,19 @@ FULL = "full"  # the method as it is, among its ablations
 
 
 class GridVariant(NamedTuple):
-    """One row of a table: its label, and the experiment behind it as plain data."""
+    """One row of a table before it runs: its label, and its experiment as plain data without a
+    seed.
+    """
 
     label: str
     raw: Raw
 
 
 class GridCell(NamedTuple):
-    """One run of the grid."""
+    """One run of a grid: a variant with one seed, its complete experiment and its run folder.
+
+    `run_all` runs cells, `read_record(cell.folder, cell.label)` reads them back.
+    """
 
     label: str
     seed: int
@@ -33,7 +38,11 @@ class GridCell(NamedTuple):
 
 
 def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
-    """Variants from words such as ``fpl`` and ``fpl:tau=0.05,upcr=0``."""
+    """One variant per word; a colon introduces settings of the method.
+
+    ``named_variants(["fedavg", "fpl:tau=0.05,upcr=0"], raw)`` gives the rows ``FedAvg`` and
+    ``FPL (tau=0.05,upcr=0)``, which share everything in `raw`. Equal labels are refused.
+    """
     variants = []
     for word in words:
         name, _, settings = word.partition(":")
@@ -46,7 +55,10 @@ def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
 
 
 def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
-    """A method as it is, and without each of the parts that its paper takes away."""
+    """The ablations that a method declares, then the complete method as the last row.
+
+    `name` is the method's command-line name; `raw` holds what all rows share.
+    """
     whole = choose_named(raw, "method", name)
     method = parse_method(whole["method"])
     if not method.ablations:
@@ -64,7 +76,11 @@ def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
 
 
 def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]:
-    """All combinations of ``section.field=a,b,c`` axes."""
+    """All combinations of axes such as ``method.alpha=0.1,0.4`` for one method.
+
+    Fields that decide who holds which images are refused, because the rows of a table must train
+    and be scored on the same images.
+    """
     choices: list[list[tuple[str, str]]] = []
     for axis in axes:
         field, equals, values = axis.partition("=")
@@ -87,7 +103,11 @@ def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]
 
 
 def grid_cells(variants: Sequence[GridVariant], seeds: Sequence[int], runs: Path) -> list[GridCell]:
-    """Every variant with every seed; all specs are checked before anything runs."""
+    """Every variant with every seed; all specs are checked before anything runs.
+
+    A run folder below `runs` is named by the experiment's digest, so an experiment that was run
+    before is found again, whatever command made it.
+    """
     made = []
     for label, raw in variants:
         for seed in seeds:

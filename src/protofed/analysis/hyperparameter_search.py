@@ -14,7 +14,7 @@ VALIDATION = 0.2  # share of each client's images, where the spec names none
 
 
 class SearchAxis(NamedTuple):
-    """A field of the spec and the range of its values."""
+    """A field of the spec and the range in which a search looks for its value."""
 
     field: str
     low: float
@@ -27,7 +27,7 @@ class SearchAxis(NamedTuple):
 
 
 def parse_axis(text: str) -> SearchAxis:
-    """The axis of ``method.lam=0.01..1``."""
+    """Parse ``method.lam=0.01..1`` into an axis; the lower end must come first."""
     field, equals, values = text.partition("=")
     low, dots, high = values.partition("..")
     try:
@@ -47,10 +47,11 @@ def run_search(
     runs: Path,
     play: Callable[[GridCell], float],
 ) -> Iterator[tuple[GridCell, float | str]]:
-    """Trials one after the other, each with its score, or with the fault that ended it.
+    """Run trials one after the other; yield each with its score, or with the error that ended it.
 
-    The test images are never looked at. The sampler has a fixed seed and finished runs are read,
-    so that a search that was stopped takes the same way again.
+    `play` runs one cell and returns the score to maximise. Trials are scored on images held out
+    from the clients, never on test images. The sampler has a fixed seed and finished runs are
+    read, so an interrupted search takes the same path again.
     """
     study = _study()
     shared = {"validation": VALIDATION, **choose_named(raw, "method", name)}

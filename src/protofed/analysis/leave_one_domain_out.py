@@ -19,7 +19,11 @@ EACH = "each"  # the word for every domain in turn
 
 
 class UnseenScores(NamedTuple):
-    """A method's rows by left-out domain, each with its cells by test domain."""
+    """The leave-one-domain-out scores of one method, in per cent over seeds.
+
+    `rows` maps each left-out domain to the scores on all test domains. `mean` is the mean over the
+    left-out domains, each scored by the run that did not train on it.
+    """
 
     label: str
     rows: dict[str, dict[str, SeedSpread | None]]
@@ -42,7 +46,10 @@ class UnseenScores(NamedTuple):
 
 
 def leave_each_out(variants: Sequence[GridVariant]) -> list[GridVariant]:
-    """Every variant once for each of its domains, which it leaves out."""
+    """One variant per variant and domain, which trains without that domain.
+
+    `leave_out_label` turns their labels back into those of the variants.
+    """
     return [
         GridVariant(f"{label} without {domain}", {**raw, "leave_out": domain})
         for label, raw in variants
@@ -51,12 +58,15 @@ def leave_each_out(variants: Sequence[GridVariant]) -> list[GridVariant]:
 
 
 def leave_out_label(label: str, left_out: str | None) -> str:
-    """The label of the variant that `each` made one without a domain of."""
+    """The label of the variant that a run of `leave_each_out` came from."""
     return label.removesuffix(f" without {left_out}")
 
 
 def unseen_scores(records: Sequence[RunRecord], rule: ScoreRule) -> list[UnseenScores]:
-    """The finished runs of a leave-out study by method."""
+    """Group the finished runs of a leave-one-domain-out study by label, and average over seeds.
+
+    Runs may have been tested on different domains; a cell without any score is None.
+    """
     found = []
     for label in dict.fromkeys(record.label for record in records):
         mine = [record for record in records if record.label == label]
@@ -95,7 +105,10 @@ def _mean(runs: dict[str, dict[int, RunResult]], rule: ScoreRule) -> SeedSpread 
 
 
 def unseen_table(unseen: UnseenScores) -> TextTable:
-    """One row per left-out domain: the scores on every domain, and on the unseen one at the end."""
+    """One row per left-out domain: the scores on every domain, and on the unseen one at the end.
+
+    The score on the unseen domain is in brackets. The last row is the mean over the unseen domains.
+    """
     head = [f"{unseen.label}, trained without", *unseen.domains, "on the unseen"]
     rows = []
     for left, row in unseen.rows.items():
@@ -109,7 +122,10 @@ def unseen_table(unseen: UnseenScores) -> TextTable:
 
 
 def unseen_summary(found: Sequence[UnseenScores]) -> TextTable:
-    """Methods x left-out domains: each score on the domain that was left out, and the mean."""
+    """Methods x left-out domains: each score on the domain that was left out, and the mean.
+
+    Domains without a finished run of a method show ``-``.
+    """
     domains = list(dict.fromkeys(left for one in found for left in one.rows))
     head = ["on the unseen domain", *domains, "mean"]
     rows = []
@@ -120,7 +136,7 @@ def unseen_summary(found: Sequence[UnseenScores]) -> TextTable:
 
 
 def unseen_footnotes(found: Sequence[UnseenScores], rule: str, notes: Sequence[str]) -> list[str]:
-    """What must stand under the tables."""
+    """The lines under the tables: the rule in words, the notes, and the digests of all runs."""
     told = [f"accuracy in %, {rule}; [in brackets]: on the domain that was left out"]
     told += [f"note: {note}" for note in notes]
     for one in found:

@@ -27,7 +27,11 @@ BUSY = 3  # exit code of a process that found its run held by another
 
 
 class GridProgress(NamedTuple):
-    """How far the grid is; rounds are counted over all runs."""
+    """How far a grid is; rounds are counted over all runs.
+
+    `seconds_left` is None before the first round. `news` is a line about a run that just finished,
+    failed or is waited for, and usually empty.
+    """
 
     rounds: int
     of_rounds: int
@@ -64,7 +68,11 @@ def _stop(number: int, frame: object) -> None:
 
 
 class RunPool:
-    """The processes at work; progress is read from the run folders, so it survives a restart."""
+    """Runs the cells of a grid in processes and follows them by what their run folders say.
+
+    A run that another program is executing is waited for: it is read when finished, and resumed
+    here if that program ends early. `play` returns the faults of failed runs by folder.
+    """
 
     def __init__(self, cells: Sequence[GridCell], workers: int, watch: Watch):
         self.cells = list({cell.folder: cell for cell in cells}.values())  # equal ones run once

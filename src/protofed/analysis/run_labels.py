@@ -27,7 +27,9 @@ def label_experiments(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def add_settings(label: str, settings: str) -> str:
-    """A label with its settings in parentheses, if there are any."""
+    """A label with its settings in parentheses, ``FPL (tau=0.5)``; without settings, the label
+    alone.
+    """
     return f"{label} ({settings})" if settings else label
 
 
@@ -48,7 +50,10 @@ def differing_fields(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def format_settings(experiment: Experiment, paths: Sequence[str]) -> str:
-    """Some fields of an experiment as ``mu=0.1, base=fpl``."""
+    """Some fields of an experiment in short form, as ``mu=0.1, base=fpl``.
+
+    `paths` are dotted, as `differing_fields` returns them.
+    """
     fields = flatten_spec(experiment.to_dict())
     return ", ".join(f"{short_field_name(path)}={format_value(fields[path])}" for path in paths)
 

@@ -14,7 +14,7 @@ LEVEL = 0.95  # of intervals
 
 
 class SeedSpread(NamedTuple):
-    """Some values: their mean and their (sample) standard deviation; none for a single one."""
+    """Mean and sample standard deviation of some values; no deviation for a single value."""
 
     mean: float
     std: float | None
@@ -27,7 +27,11 @@ class SeedSpread(NamedTuple):
 
 
 class PairedDifference(NamedTuple):
-    """Ours minus theirs over paired runs."""
+    """The difference of two methods over runs that share their seeds.
+
+    `low` and `high` bound the mean in a 95 % interval (Student's t), None for a single pair. `p` is
+    two-sided (Wilcoxon's signed ranks), None if there are too few pairs to reach 5 %.
+    """
 
     mean: float
     low: float | None  # 95 % interval of the mean by Student's t; none for a single pair
@@ -37,7 +41,8 @@ class PairedDifference(NamedTuple):
 
 
 def fewest_pairs(tests: int) -> int:
-    """The pairs from which on Wilcoxon's p can be 0.05 after Holm's correction of some tests.
+    """The fewest pairs with which Wilcoxon's p can reach 0.05 after Holm's correction of `tests`
+    tests.
 
     The smallest p of n pairs is 2 / 2^n: 6 pairs for one test, 7 for two, 9 for seven.
     """
@@ -47,7 +52,11 @@ def fewest_pairs(tests: int) -> int:
 def paired_difference(
     ours: Sequence[float], theirs: Sequence[float], tests: int = 1
 ) -> PairedDifference:
-    """Compare runs that share their seeds, pair by pair; `tests` is how many are made at once."""
+    """Compare two methods run by run; both lists are in the order of the seeds.
+
+    `tests` is the number of such comparisons that are made at once, which decides how many pairs a
+    test needs. The p-value is not corrected here: see `holm_correction`.
+    """
     gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean, std = SeedSpread.of(gaps)
     if std is None:
@@ -65,7 +74,10 @@ def _signed_rank(gaps: Sequence[float], tests: int) -> float | None:
 
 
 def holm_correction(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction of several tests against one baseline; tests not made stay None."""
+    """Correct p-values of several tests against one baseline (Holm's step-down method).
+
+    Tests that were not made stay None and are not counted.
+    """
     made = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     corrected: list[float | None] = [None] * len(ps)
     highest = 0.0
@@ -76,7 +88,12 @@ def holm_correction(ps: Sequence[float | None]) -> list[float | None]:
 
 
 class MeanRanks(NamedTuple):
-    """Who is ahead over blocks (domains) where all were scored."""
+    """The mean rank of each method over domains, and whether the ranks differ.
+
+    `p` belongs to Friedman's test that all methods are alike. Two methods differ at 5 % if their
+    mean ranks are further apart than `critical` (Nemenyi). Both are None for fewer than three
+    methods.
+    """
 
     means: dict[str, float]  # 1 is best
     p: float | None  # Friedman's test that all are alike; none for fewer than three methods
@@ -84,7 +101,10 @@ class MeanRanks(NamedTuple):
 
 
 def mean_ranks(scores: Mapping[str, Sequence[float]]) -> MeanRanks:
-    """The mean rank of each method over blocks, from its scores [blocks]; ties share a rank."""
+    """Rank the methods within each block (domain) and average; rank 1 is the best score.
+
+    `scores` maps each method to its scores [blocks]. Ties share the mean of their ranks.
+    """
     table = np.array(list(scores.values()))  # [methods, blocks]
     means = stats.rankdata(-table, axis=0).mean(1)
     named = dict(zip(scores, means.tolist(), strict=True))

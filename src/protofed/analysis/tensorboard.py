@@ -11,7 +11,10 @@ from protofed.experiment.run_folder import RunDir
 
 
 def run_scalars(folder: Path) -> list[tuple[int, str, float]]:
-    """All numbers that a run recorded by round: accuracy, bytes, seconds and clients' metrics."""
+    """All numbers of a run by round, as (round, name, value).
+
+    Accuracy by domain and summary, bytes and seconds, and the metrics that each client reported.
+    """
     place = RunDir(folder)
     if not place.rounds.exists():
         raise ProtofedError(f"{folder} is not a run folder: it has no rounds.jsonl")
@@ -35,7 +38,10 @@ def run_scalars(folder: Path) -> list[tuple[int, str, float]]:
 
 
 def write_tensorboard(folder: Path, to: Path) -> int:
-    """Write a run as TensorBoard events into ``to/NAME``; the number of values written."""
+    """Write a run as TensorBoard events into ``to/NAME``; return how many values were written.
+
+    Needs the extra ``track``.
+    """
     values = run_scalars(folder)
     writer = _writer(to / folder.name)
     for number, name, value in values:

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def run_grid(grid: Sequence[GridCell], workers: Workers) -> dict[Path, str]:
-    """Run what is not finished, in `workers` processes; the faults of failed runs by folder."""
+    """Run what is not finished with progress on stderr; return the faults of failed runs by folder.
+
+    Ctrl-C stops all runs and ends with exit code 130. If every run fails, that is an error.
+    """
     from protofed.analysis.parallel_runs import run_all
     from protofed.cli.output import GridWatcher
     from protofed.errors import ProtofedError
@@ -110,7 +113,7 @@ def search_with_progress(
     workers: Workers,
     runs: Path,
 ) -> None:
-    """Print each trial as it ends, then the best one as flags."""
+    """Run a search; print each trial as it ends, then the best one as flags."""
     from protofed.analysis.hyperparameter_search import parse_axis, run_search
 
     def play(cell: GridCell) -> float:
@@ -201,7 +204,10 @@ def ablate_command(
     as_json: JsonOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Run a method without each of its parts, as the ablation study of its paper does."""
+    """Run a method without each of its parts, as the ablation study of its paper does.
+
+    The complete method is the last row, and the baseline of the differences.
+    """
     from protofed.analysis.grid import ablation_variants
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
@@ -257,7 +263,10 @@ def track_command(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)],
     to: Annotated[Path, typer.Option(help="Folder for the logs.")] = Path("tensorboard"),
 ) -> None:
-    """Write run folders as TensorBoard logs."""
+    """Write run folders as TensorBoard logs.
+
+    Needs the extra `track`; view them with `tensorboard --logdir`.
+    """
     from protofed.analysis.tensorboard import write_tensorboard
 
     for folder in folders:
@@ -293,7 +302,10 @@ class GridOptions(NamedTuple):
 
 
 def run_and_compare(variants: Sequence[GridVariant], options: GridOptions) -> None:
-    """Run the grid, then print its table; a failed run is reported, and the others are shown."""
+    """Run a grid, then print its table.
+
+    A failed run is reported and the others are shown; the exit code is then 1.
+    """
     from protofed.analysis.comparison_table import compare_records, comparison_document
     from protofed.analysis.finished_runs import check_comparable, read_record
     from protofed.analysis.grid import grid_cells

@@ -32,7 +32,7 @@ data_app = typer.Typer(
 
 @data_app.command("list", cls=PlainCommand)
 def list_data(form: FormatOption = "terminal", as_json: JsonOption = False) -> None:
-    """List every benchmark."""
+    """List every benchmark with its domains, and where its images come from."""
     from protofed.cli.output import print_document
     from protofed.data.benchmarks import BENCHMARKS
     from protofed.runtime.text_tables import TableDocument, TextTable
@@ -72,7 +72,10 @@ def show_data(
     ] = None,
     as_json: JsonRecordOption = False,
 ) -> None:
-    """Count a benchmark's images by domain and list what to know about them."""
+    """Count a benchmark's images by domain and list what to know about them.
+
+    A folder of images works too: name its path.
+    """
     from protofed.cli.output import echo_line, print_table
     from protofed.data.benchmarks import benchmark_info
 

@@ -35,7 +35,10 @@ UNREAD = 141  # 128 + SIGPIPE: how a shell tells of a program whose reader has g
 
 
 class QuietStream(io.FileIO):
-    """A stream's file; once nobody reads it, what is still written to it goes nowhere."""
+    """The file behind stdout or stderr; it stays quiet when its reader has gone.
+
+    Output that is `needed` ends the program as SIGPIPE would; other output is dropped.
+    """
 
     def __init__(self, handle: int, needed: bool):
         super().__init__(handle, "wb", closefd=False)
@@ -61,7 +64,10 @@ class QuietStream(io.FileIO):
 
 
 def guard_streams() -> None:
-    """Let results need a reader, and progress none: work is not lost because nobody looks."""
+    """Let results on stdout need a reader, and progress on stderr none.
+
+    So ``protofed methods | head`` ends quietly, and a run survives a closed terminal.
+    """
     sys.stdout = _guarded(sys.stdout, sys.__stdout__, needed=True)
     sys.stderr = _guarded(sys.stderr, sys.__stderr__, needed=False)
 
@@ -84,7 +90,7 @@ STEPS = 100  # lines at most on a terminal, which rewrites them; a tenth of that
 
 
 def show_count_progress(what: str, done: int, total: int) -> None:
-    """A line that counts up, every per cent on a terminal and every tenth in a file."""
+    """A line that counts up: every per cent on a terminal, every tenth in a file."""
     live = sys.stderr.isatty()
     steps = STEPS if live else STEPS // 10
     if done < total and done * steps // total == (done - 1) * steps // total:
@@ -98,7 +104,10 @@ def show_count_progress(what: str, done: int, total: int) -> None:
 
 
 class ProgressFollower:
-    """A bar of rounds on stderr, and lines beside it; no bar where stderr is no terminal."""
+    """A progress bar on stderr with lines above it; without a terminal, lines only.
+
+    Use it as a context manager, so the terminal is restored whatever happens.
+    """
 
     def __init__(self, before: str, after: str):
         self.console = Console(stderr=True)
@@ -129,13 +138,16 @@ class ProgressFollower:
 
 
 class RunWatcher(ProgressFollower):
-    """Follows a run: a bar with round, accuracy and time left, or a line for every round."""
+    """Follows one run: a bar with round, accuracy and time left, or one line per round.
+
+    It is the `watch` argument of `run`.
+    """
 
     def __init__(self, experiment: Experiment, folder: Path, finished: int = 0):
         super().__init__("round", "{task.fields[mean]}  {task.fields[left]}")
         rounds, method = experiment.rounds, experiment.method.info.label
         self.task = self.bar.add_task("", total=rounds, completed=finished, mean="", left="")
-        after = f", going on after round {finished}" if finished else ""
+        after = f", resuming after round {finished}" if finished else ""
         nets = " and ".join(dict.fromkeys(experiment.nets))
         self.say(f"{method} on {experiment.data.label} with {nets} -> {folder}{after}")
 
@@ -154,7 +166,7 @@ class RunWatcher(ProgressFollower):
 
 
 class GridWatcher(ProgressFollower):
-    """Follows many runs: one bar for all with the time left, and a line for each that ends."""
+    """Follows a grid: one bar for all runs with the time left, and one line per run that ends."""
 
     def __init__(self) -> None:
         super().__init__("runs {task.fields[runs]}  rounds", "{task.fields[left]}")
@@ -169,7 +181,7 @@ class GridWatcher(ProgressFollower):
 
 
 def format_clock(seconds: float) -> str:
-    """A duration for people: ``1:02:03`` or ``2:03``."""
+    """A duration as ``2:03`` or ``1:02:03``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
@@ -181,7 +193,10 @@ def print_result(result: RunResult, form: TableFormat = "terminal") -> None:
 
 
 def result_document(result: RunResult) -> TableDocument:
-    """A finished run as tables: one of domains and, for a personal method, one of clients."""
+    """A finished run as tables: scores by domain and, for a personal method, by client.
+
+    The notes are the run's notices, then its folder, digest and duration.
+    """
     columns = {result.rules["last"]: result.last, result.rules["last_five"]: result.last_five}
     columns |= {f"{name}, last round": scores for name, scores in result.opinions.items()}
     if result.own is not None:
@@ -207,7 +222,10 @@ def result_document(result: RunResult) -> TableDocument:
 
 
 def echo_line(line: str) -> None:
-    """One line on stdout; names in it may come from anywhere, and none may steer a terminal."""
+    """Print one line on stdout; control characters in it are escaped.
+
+    Names may come from any folder or file, and none may steer the terminal.
+    """
     typer.echo(printable_text(line))
 
 
@@ -219,13 +237,16 @@ def format_percent(score: float | None) -> str:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], line_before: int | None = None
 ) -> None:
-    """A table on stdout as a terminal shows it."""
+    """Print a table on stdout as a terminal shows it, without notes."""
     table = TextTable(columns, rows, line_before=line_before)
     sys.stdout.write(terminal_table(table, _width()) + "\n")
 
 
 def print_document(document: TableDocument, form: TableFormat = "terminal") -> None:
-    """Tables and notes on stdout in one of the formats."""
+    """Print tables and notes on stdout in one of the formats.
+
+    A terminal limits the width; a pipe gets up to 200 columns.
+    """
     sys.stdout.write(render_document(document, form, _width()))
 
 

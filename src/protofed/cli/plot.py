@@ -30,7 +30,10 @@ def plot_command(
     images: Annotated[int, typer.Option(min=1, help="Number of example images of gradcam.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling and t-SNE.")] = 0,
 ) -> None:
-    """Draw a figure from run folders; without a kind, list the kinds."""
+    """Draw a figure from run folders; without a kind, list the kinds.
+
+    Writes an SVG and a PNG. Each kind uses some of the options and refuses the others.
+    """
     from protofed.figures import KINDS, draw_figure
     from protofed.figures.style import FigureOptions, save_figure
 

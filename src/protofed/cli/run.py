@@ -134,7 +134,11 @@ def split_commas(words: str | None) -> str | list[str] | None:
 def raw_spec(
     spec: Path | None, assignments: list[str], flags: Mapping[str, object]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """File, --set and flags together as plain data, and what the file alone says."""
+    """File, --set and flags combined as plain data, and the file's own content.
+
+    Precedence: flags, then --set, then the file. The second value serves error messages, which name
+    the file if the fault is in it.
+    """
     from protofed.spec.spec_parser import choose_named, read_spec, set_field, set_value
 
     raw = from_file = read_spec(spec) if spec else {}
@@ -151,7 +155,7 @@ def raw_spec(
 def run_with_progress(
     experiment: Experiment, folder: Path, again: bool, keep: set[int], workers: Workers
 ) -> RunResult:
-    """Run with progress on stderr, or read what is finished; Ctrl-C says how to resume."""
+    """Run with progress on stderr, or read a finished run; Ctrl-C says how to resume."""
     from protofed.cli.output import RunWatcher
     from protofed.experiment.run_folder import RunDir
     from protofed.experiment.runner import run

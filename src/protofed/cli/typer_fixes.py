@@ -31,7 +31,10 @@ class PlainCommand(TyperCommand):
 
 
 class SeveralValues(PlainCommand):
-    """A command whose ``--sites a b c`` means ``--sites a --sites b --sites c``."""
+    """A command whose ``--sites a b c`` means ``--sites a --sites b --sites c``.
+
+    Click options take one value each, so the words are rewritten before click parses them.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words, taking = [], False
@@ -46,7 +49,11 @@ class SeveralValues(PlainCommand):
 
 
 def option_flag(name: str, value: str = "") -> str:
-    """An option of an error's hint as it is typed here: ``--out``, ``--set training.epochs=1``."""
+    """An option of an error's hint as the user types it.
+
+    ``out`` becomes ``--out``; ``training.epochs`` with the value 1 becomes
+    ``--set training.epochs=1``.
+    """
     if "." in name:
         return f"--set {name}={value}" if value else f"--set {name}=..."
     flag = f"--{name.replace('_', '-')}"

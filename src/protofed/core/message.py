@@ -28,10 +28,10 @@ class Message:
     are numbers for the record (``{"loss": 0.31}``); no method should compute with them.
     """
 
-    model: Model = field(default_factory=Model)  # whole, a part, or empty
+    model: Model = field(default_factory=Model)  # whole, some modules, or empty
     protos: Prototypes | None = None
-    extras: Mapping[str, Extra] = field(default_factory=dict)  # named: "control", "anchors"
-    size: int = 0  # examples behind it
+    extras: Mapping[str, Extra] = field(default_factory=dict)  # by name: "variate", "anchors"
+    size: int = 0  # examples behind a reply
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property

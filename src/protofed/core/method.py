@@ -50,11 +50,11 @@ class Payload(NamedTuple):
     counts: bool = False  # whether the counts behind prototypes change the result
 
 
-# What a method may ask of a federation. Equal features: nets may differ, the width of z not.
+# What a method may require. "equal features": nets may differ, but not the width of z.
 Need: TypeAlias = Literal["equal nets", "equal features", "public images"]
 
 
-# By name: the fields that make a method one of its paper's ablations.
+# The fields that turn a method into one of its paper's ablations, by the ablation's name.
 Ablations: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
@@ -65,13 +65,13 @@ class MethodInfo(NamedTuple):
     an abstract; it is shown beside the method's scores.
     """
 
-    label: str  # as tables print it
+    label: str  # the name in tables
     title: str
     venue: str = ""
     year: int | None = None
     link: str = ""
     family: str = "baseline"  # or "prototype", "drift", "aggregation", ...
-    caveat: str = ""  # what a reader must know of the implementation, e.g. a reconstruction
+    caveat: str = ""  # how the implementation differs, e.g. a reconstruction
 
 
 S = TypeVar("S", bound=ServerState, default=ServerState)  # server state
@@ -93,7 +93,7 @@ class Method(Generic[S, C]):
     """
 
     info: ClassVar[MethodInfo]
-    ablations: ClassVar[Ablations] = {}  # what its paper takes away
+    ablations: ClassVar[Ablations] = {}  # those of its paper
 
     @property
     def exchanges(self) -> int:
@@ -279,7 +279,7 @@ class Method(Generic[S, C]):
         return {}
 
 
-AnyMethod: TypeAlias = Method[Any, Any]  # for code that holds methods but never opens their states
+AnyMethod: TypeAlias = Method[Any, Any]  # for code that does not look into their states
 
 
 def reply_from_fit(site: Site, fitted: FitResult[Model]) -> Message:

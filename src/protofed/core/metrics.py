@@ -13,7 +13,7 @@ from protofed.core.method import C, Method, S
 from protofed.core.site import ArrayDataset, Site
 from protofed.runtime.resources import explain_oom
 
-MAIN = ""  # the name under which `Method.predict` is counted; opinions have names of their own
+MAIN = ""  # the name under which `Method.predict` is counted; auxiliary predictions have names
 # Not training.batch: scoring has batches of its own.
 ADVICE = "use a smaller net, smaller images (data.side), or fewer processes (<workers=0>)"
 
@@ -34,10 +34,10 @@ class CorrectCount(NamedTuple):
         return 100 * self.correct / self.total if self.total else None
 
 
-Tallies = dict[str, CorrectCount]  # of each predictor, the main one first
+CorrectCounts = dict[str, CorrectCount]  # by predictor, the main one first
 
 
-def merge_counts(parts: Sequence[Tallies]) -> Tallies:
+def merge_counts(parts: Sequence[CorrectCounts]) -> CorrectCounts:
     """The counts of a whole test set from those of its parts.
 
     All parts must have the same predictors; counts of one predictor are added.
@@ -51,7 +51,7 @@ def merge_counts(parts: Sequence[Tallies]) -> Tallies:
 @torch.inference_mode()
 def count_correct(
     method: Method[S, C], site: Site, received: Message, state: C, test: ArrayDataset
-) -> Tallies:
+) -> CorrectCounts:
     """Score what the server published on a test set: correct predictions per predictor.
 
     `predict` is counted under `MAIN`, and each of the method's auxiliary predictions under its
@@ -60,10 +60,8 @@ def count_correct(
     correct: Counter[str] = Counter({MAIN: 0})
     with explain_oom("scoring", ADVICE):
         for x, y in site.eval_batches(test):
-            answers = {MAIN: method.predict(site, received, state, x)}
-            for name, scores in {
-                **answers,
-                **method.auxiliary_predictions(site, received, state, x),
-            }.items():
+            predictions = {MAIN: method.predict(site, received, state, x)}
+            others = method.auxiliary_predictions(site, received, state, x)
+            for name, scores in {**predictions, **others}.items():
                 correct[name] += int((scores.argmax(1) == y).sum())
     return {name: CorrectCount(count, len(test)) for name, count in correct.items()}

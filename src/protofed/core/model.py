@@ -30,7 +30,7 @@ class NetOutput(NamedTuple):
 
     z: Tensor  # [B, D]
     logits: Tensor  # [B, C]
-    more: object = None  # what a method's own net has to say beyond these
+    more: object = None  # further output of a net that a method has adapted
 
 
 class Net(nn.Module):

@@ -23,8 +23,8 @@ class Prototypes:
     """
 
     vectors: Tensor  # [K, D]
-    labels: Tensor  # [K] class of each row
-    counts: Tensor  # [K] what each row is the mean of: so many examples, or rows
+    labels: Tensor  # [K] int64, the class of each row
+    counts: Tensor  # [K] int64, how many examples (or rows) each row is the mean of
 
     def __len__(self) -> int:
         return len(self.labels)

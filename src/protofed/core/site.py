@@ -42,8 +42,8 @@ class TrainingBatch(NamedTuple):
     x: Tensor  # [B, channels, side, side] float
     y: Tensor  # [B]
     context: RoundContext
-    epoch: int  # of this leg's local training
-    number: int  # of the batch, counted through all epochs: for named random streams
+    epoch: int  # of this exchange's local training
+    number: int  # of the batch, counted over all epochs
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Site:
     train: ArrayDataset
     training: Training
     seed: int
-    sizes: Mapping[ClientId, int]  # public fact: who holds how many examples
-    public: Tensor = NO_IMAGES  # [N, side, side, 1 or 3] uint8, nobody's: the same at every site
+    sizes: Mapping[ClientId, int]  # examples per client: known to all sites
+    public: Tensor = NO_IMAGES  # [N, side, side, 1 or 3] uint8; the same at every site
 
     def to_device(self, device: torch.device) -> Site:
         """This site with its images in a device's memory, where it then computes."""

@@ -16,7 +16,7 @@ from protofed.core.model import Model
 from protofed.errors import DivergedError
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-Number = Strict()  # "3" is no number, and true is not 1
+Number = Strict()  # refuses "3" and true
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -41,7 +41,7 @@ class Training(SGD):
 
     epochs: Annotated[int, Number] = Field(default=5, ge=1, le=100_000)
     batch: Annotated[int, Number] = Field(default=64, ge=1, le=1_000_000)
-    last_batch: Literal["keep", "merge", "drop"] = "keep"  # what becomes of a short last batch
+    last_batch: Literal["keep", "merge", "drop"] = "keep"  # what happens to a short last batch
 
     def split_epochs(self) -> tuple[int, int]:
         """The epochs of each half of a round that trains twice; an odd one goes to the second half.
@@ -95,10 +95,10 @@ def fit_model(
     raises a `DivergedError`.
     """
     copy = tree.clone(thing)
-    free = [leaf.requires_grad_() for leaf in _trainable(copy)]
-    # Fused or foreach kernels round differently and gain next to nothing (docs/performance.md).
+    parameters = [leaf.requires_grad_() for leaf in _trainable(copy)]
+    # Fused and foreach kernels round differently and gain next to nothing (docs/performance.md).
     optimiser = torch.optim.SGD(
-        free, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=False
+        parameters, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=False
     )
     steps = 0
     total: Tensor | float = 0.0
@@ -112,7 +112,7 @@ def fit_model(
             on_grads(copy)
         optimiser.step()
         steps += 1
-        total = total + value.detach()  # on its device: nobody waits for it
+        total = total + value.detach()  # stays on its device, so nothing waits for it
     if bad := _not_finite(copy):
         raise DivergedError(steps, bad)
     return FitResult(tree.clone(copy), steps, float(total) / max(steps, 1))

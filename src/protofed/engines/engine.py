@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Protocol
 
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
-from protofed.core.metrics import Tallies
+from protofed.core.metrics import CorrectCounts
 from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.errors import DivergedError, ProtofedError, printable_text
 from protofed.runtime.resources import explain_oom
 
-MOST_ID = 60  # letters of a client's id that anybody is shown
+MOST_ID = 60  # characters of a client's id that are shown
 
 
 class RoundEvent(NamedTuple):
@@ -26,13 +26,13 @@ class RoundEvent(NamedTuple):
     context: RoundContext
     client: ClientId | None
     reason: str
-    diverged: bool = False  # the client itself reports that its training turned NaN
-    refused: bool = False  # a reply came, but not as the method's schema says
+    diverged: bool = False  # the client reports that its own training became NaN or infinite
+    refused: bool = False  # a reply came, but it does not fit the method's schema
 
     @property
     def describe(self) -> str:
         """The event on one line, for people."""
-        where = f"round {self.context.round + 1}, leg {self.context.exchange + 1}"
+        where = f"round {self.context.round + 1}, exchange {self.context.exchange + 1}"
         who = "" if self.client is None else f"client {printable_text(str(self.client), MOST_ID)}: "
         return f"{where}: {who}{self.reason}"
 
@@ -54,8 +54,8 @@ def expected_reply(
 
     Combines the method's `reply_schema` and optional parts with the client's declared size.
     """
-    letter = method.reply_schema(site, received, context)
-    return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
+    template = method.reply_schema(site, received, context)
+    return ReplyTemplate(template, method.payload.optional, site.sizes[client])
 
 
 def require_replies(replies: Mapping[ClientId, Message | Failure]) -> dict[ClientId, Message]:
@@ -88,7 +88,7 @@ class Engine(Protocol):
     a network. `news` collects lines for people; whoever shows them empties the list.
     """
 
-    news: list[str]  # lines for people on what happened since somebody last emptied it
+    news: list[str]  # lines for people about what happened since it was last emptied
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -97,7 +97,7 @@ class Engine(Protocol):
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
         """Score clients' models, or the server's (id `SERVER`), on every test set within reach.
 
         Returns the counts by client and by domain; domains that could not be scored are left out.

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, Protocol
 
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
-from protofed.core.metrics import Tallies
+from protofed.core.metrics import CorrectCounts
 from protofed.core.reply_validation import FRAME, decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import SERVER, ClientId, RoundContext, Site
@@ -345,7 +345,7 @@ class FlowerEngine(Generic[S, C]):
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
         """Let each site count right answers on its own test images.
 
         A client's own model is scored at its site only. A site that does not answer is missing from
@@ -356,7 +356,7 @@ class FlowerEngine(Generic[S, C]):
         step = RoundContext(self.finished, self.run.rounds)
         request = OutgoingRequest(self._packed("score", received, step), FRAME)
         answers = self.messenger.ask(dict.fromkeys(everyone, request), self.deadline)
-        rows: dict[ClientId, dict[str, Tallies]] = {client: {} for client in who}
+        rows: dict[ClientId, dict[str, CorrectCounts]] = {client: {} for client in who}
         for name in everyone:
             try:
                 counts = self._checked(

@@ -29,7 +29,7 @@ import torch
 from protofed.core import tree
 from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, C, Method, S
-from protofed.core.metrics import Tallies, count_correct, merge_counts
+from protofed.core.metrics import CorrectCounts, count_correct, merge_counts
 from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
 from protofed.engines.engine import try_training
 from protofed.engines.local_engine import LocalEngine
@@ -39,7 +39,7 @@ from protofed.runtime.child_process import exit_with_pipe
 from protofed.runtime.resources import free_memory, tune_malloc, usable_cores
 
 T = TypeVar("T")
-COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
+COMMAND = (  # ignores Ctrl-C from the start: the parent decides what it means
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from protofed.engines.multiprocess import worker_main; worker_main()"
 )
@@ -71,8 +71,8 @@ class WorkerHandles(NamedTuple):
 
     link: int
     life: int
-    down: int  # arena for what a client is given
-    up: int  # arena for what a client gives back
+    down: int  # shared buffer for what a client is given
+    up: int  # shared buffer for what a client gives back
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class WorkerTask(Protocol):
     def client(self) -> ClientId:
         """The client whose work it is."""
 
-    def do(self, given: TaskInput, desk: WorkerContext) -> Any:
+    def do(self, given: TaskInput, worker: WorkerContext) -> Any:
         """Do the work, in the worker; returns what goes over the socket."""
 
     def take(self, answer: Any, up: SharedTreeBuffer) -> Any:
@@ -120,10 +120,10 @@ class TrainTask:
     client: ClientId
     context: RoundContext
 
-    def do(self, given: TaskInput, desk: WorkerContext) -> list[Any]:
-        site = desk.sites[self.client]
-        return desk.up.write(
-            [*try_training(desk.method, site, given.received, given.state, self.context)]
+    def do(self, given: TaskInput, worker: WorkerContext) -> list[Any]:
+        site = worker.sites[self.client]
+        return worker.up.write(
+            [*try_training(worker.method, site, given.received, given.state, self.context)]
         )
 
     def take(self, answer: list[Any], up: SharedTreeBuffer) -> list[Any]:
@@ -142,13 +142,13 @@ class ScoreTask:
     first: int
     last: int
 
-    def do(self, given: TaskInput, desk: WorkerContext) -> Tallies:
-        some = desk.tests[self.test].slice(self.first, self.last)
+    def do(self, given: TaskInput, worker: WorkerContext) -> CorrectCounts:
+        rows = worker.tests[self.test].slice(self.first, self.last)
         return count_correct(
-            desk.method, desk.sites[self.client], given.received, given.state, some
+            worker.method, worker.sites[self.client], given.received, given.state, rows
         )
 
-    def take(self, answer: Tallies, up: SharedTreeBuffer) -> Tallies:
+    def take(self, answer: CorrectCounts, up: SharedTreeBuffer) -> CorrectCounts:
         return answer
 
 
@@ -182,11 +182,11 @@ def attach_images(
     The tensors may be views of shared memory, or outlines without memory.
     """
     trains, sets, public = images
-    furnished = {
+    with_images = {
         client: replace(site, train=ArrayDataset(*pair), public=public)
         for (client, site), pair in zip(sites.items(), trains, strict=True)
     }
-    return furnished, {name: ArrayDataset(*pair) for name, pair in zip(tests, sets, strict=True)}
+    return with_images, {name: ArrayDataset(*pair) for name, pair in zip(tests, sets, strict=True)}
 
 
 class WorkerProcess:
@@ -198,40 +198,40 @@ class WorkerProcess:
     def __init__(self, handles: WorkerHandles):
         self.link = WorkerLink(handles.link)
         self.down, self.up = SharedTreeBuffer(handles.down), SharedTreeBuffer(handles.up)
-        self.desk: WorkerContext | None = None
+        self.context: WorkerContext | None = None
 
     def serve(self) -> None:
         """Answer each request from the socket; EOFError when the parent has closed it."""
-        sys.path[:] = self.link.take()  # so that a user's own method is found here too
+        sys.path[:] = self.link.take()  # so a user's own method is found here too
         while True:
-            letter = self.link.connection.recv_bytes()
-            self.link.give(_faults_as_answers(partial(self._answer, letter)))
+            request = self.link.connection.recv_bytes()
+            self.link.give(_result_or_exception(partial(self._answer, request)))
 
-    def _answer(self, letter: bytes) -> object:
-        wish, given = pickle.loads(letter)  # a fault where the method is of a module not found here
-        if isinstance(wish, WorkerSetup):
-            torch.set_num_threads(wish.threads)  # variables of the environment could say otherwise
-            self.desk = WorkerContext(
-                wish, SharedTreeBuffer(recv_handle(self.link.connection)), self.up
+    def _answer(self, request: bytes) -> object:
+        work, given = pickle.loads(request)  # fails if the method's module is not found here
+        if isinstance(work, WorkerSetup):
+            torch.set_num_threads(work.threads)  # whatever environment variables say
+            self.context = WorkerContext(
+                work, SharedTreeBuffer(recv_handle(self.link.connection)), self.up
             )
             return "ready"
-        assert self.desk is not None, "briefed before any task"
-        task: WorkerTask = wish
-        return task.do(TaskInput(*self.down.read(given)), self.desk)
+        assert self.context is not None, "set up before any task"
+        task: WorkerTask = work
+        return task.do(TaskInput(*self.down.read(given)), self.context)
 
 
-def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
-    """What some work gives; a fault is an answer too, with its trace as a note."""
+def _result_or_exception(work: Callable[[], T]) -> T | Exception:
+    """The result of `work`, or the exception that it raised, with its traceback as a note."""
     try:
         return work()
     except Exception as fault:
         trace = "".join(traceback.format_exception(fault))
         try:
-            told: Exception = pickle.loads(pickle.dumps(fault))
-        except Exception:  # not every exception can be built again from its arguments
-            told = RuntimeError(f"{type(fault).__name__}: {fault}")
-        told.add_note(f"in a worker process:\n{trace}")
-        return told
+            answer: Exception = pickle.loads(pickle.dumps(fault))
+        except Exception:  # not every exception can be rebuilt from its arguments
+            answer = RuntimeError(f"{type(fault).__name__}: {fault}")
+        answer.add_note(f"in a worker process:\n{trace}")
+        return answer
 
 
 def worker_main() -> None:
@@ -239,11 +239,11 @@ def worker_main() -> None:
     handles = WorkerHandles(*map(int, sys.argv[1:]))
     tune_malloc()
     exit_with_pipe(handles.life)
-    with suppress(EOFError, OSError):  # the parent has gone, perhaps in mid-message
+    with suppress(EOFError, OSError):  # the parent has ended, perhaps in mid-message
         WorkerProcess(handles).serve()
 
 
-LONGEST_END = 5  # seconds that a worker has to end by itself
+LONGEST_END = 5  # seconds after which a worker is killed
 
 
 class WorkerHandle:
@@ -304,7 +304,7 @@ class WorkerPool:
     """
 
     def __init__(self, count: int):
-        self.workers = [WorkerHandle() for _ in range(count)]  # they import torch side by side
+        self.workers = [WorkerHandle() for _ in range(count)]  # they import torch in parallel
 
     def set_up(
         self, setup: WorkerSetup, images: SharedTreeBuffer, tell: Callable[[str], None]
@@ -344,14 +344,15 @@ class WorkerPool:
         self, worker: WorkerHandle, task: WorkerTask, given: Callable[[ClientId], TaskInput]
     ) -> None:
         outline = worker.down.write([*given(task.client)])
-        with suppress(ConnectionError):  # it died while it was idle: `take` will see it
+        with suppress(ConnectionError):  # it died while idle: `take` will notice
             worker.link.give((task, outline))
 
     def _replace(self, worker: WorkerHandle, client: ClientId, last: bool) -> None:
-        """Report whose worker died and start another one, unless that was its last chance."""
+        """Report that a worker died and start another one; if this was the last try, raise."""
         code = worker.end()
         ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        whose = "the server" if client == SERVER else f"client {client}"  # its model is scored
+        # The server has tasks too: its model is scored.
+        whose = "the server" if client == SERVER else f"client {client}"
         news = f"{whose}: its worker process died ({ending})"
         if last:
             self.workers.remove(worker)
@@ -361,8 +362,8 @@ class WorkerPool:
                 "batches, or look at the system's log",
             )
         self.tell(f"{news} and was started again")
-        fresh = self.workers[self.workers.index(worker)] = WorkerHandle()
-        fresh.set_up(self.setup, self.images)
+        started = self.workers[self.workers.index(worker)] = WorkerHandle()
+        started.set_up(self.setup, self.images)
 
     def end(self) -> None:
         """End all workers."""
@@ -370,8 +371,8 @@ class WorkerPool:
             self.workers.pop().end()
 
 
-CHUNK = 4 * SCAN_BATCH  # test images that a worker scores at a time: whole batches, as always
-MEMORY_EACH = 2**29  # bytes that a worker may need: torch, a model, a batch's activations
+CHUNK = 4 * SCAN_BATCH  # test images per task: the same batches as in one process
+MEMORY_EACH = 2**29  # bytes that a worker may need for torch, a model and activations
 
 
 def worker_count(participants: int, threads: int) -> int:
@@ -406,10 +407,10 @@ class WorkerEngine(LocalEngine[S, C]):
         clients = len(sites.keys() - {SERVER})
         self.count, self.threads = min(workers, max(clients, 1)), threads
         self.patience = patience
-        self.crew: WorkerPool | None = None
+        self.pool: WorkerPool | None = None
         self.images = SharedTreeBuffer(shared_memory_handle())
-        self.bare = self.images.write(shared_images(self.sites, self.tests))
-        whole = self.images.read(self.bare)
+        self.outline = self.images.write(shared_images(self.sites, self.tests))
+        whole = self.images.read(self.outline)
         self.sites, self.tests = attach_images(self.sites, self.tests, whole)
 
     def exchange(
@@ -422,20 +423,20 @@ class WorkerEngine(LocalEngine[S, C]):
     ) -> Iterator[tuple[ClientId, Message | Failure, C]]:
         """Each client with its reply and its new state, as they finish."""
         waiting = sorted(messages, key=lambda c: (-len(self.sites[c].train), c))
-        while waiting and not self._has_crew():
+        while waiting and not self._has_workers():
             client = waiting.pop(0)
-            with self._patiently():
+            with self._spend_patience():
                 made = self._train(client, messages[client], context)
             yield client, *made
         tasks = [TrainTask(client, context) for client in waiting]
-        for number, (reply, state) in self._play(tasks, messages):
+        for number, (reply, state) in self._run_tasks(tasks, messages):
             yield waiting[number], reply, state
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
-        if not self._has_crew():
-            with self._patiently():
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
+        if not self._has_workers():
+            with self._spend_patience():
                 return super().score(received, who)
         tasks = [
             ScoreTask(client, name, first, first + CHUNK)
@@ -443,56 +444,58 @@ class WorkerEngine(LocalEngine[S, C]):
             for name, test in self.tests.items()
             for first in range(0, max(1, len(test)), CHUNK)
         ]
-        parts = dict(self._play(tasks, dict.fromkeys(who, received)))
-        cut: dict[tuple[ClientId, str], list[Tallies]] = {}
+        parts = dict(self._run_tasks(tasks, dict.fromkeys(who, received)))
+        by_test: dict[tuple[ClientId, str], list[CorrectCounts]] = {}
         for number, task in enumerate(tasks):
-            cut.setdefault((task.client, task.test), []).append(parts[number])
+            by_test.setdefault((task.client, task.test), []).append(parts[number])
         return {
-            client: {name: merge_counts(cut[client, name]) for name in self.tests} for client in who
+            client: {name: merge_counts(by_test[client, name]) for name in self.tests}
+            for client in who
         }
 
-    def _play(
+    def _run_tasks(
         self, tasks: Sequence[WorkerTask], messages: Mapping[ClientId, Message]
     ) -> Iterator[tuple[int, Any]]:
-        """Let the crew do it; a fault ends the crew, as others are still at work for nothing."""
-        if not tasks or self.crew is None:
+        """Let the workers do it; an exception stops them all, as the rest would be in vain."""
+        if not tasks or self.pool is None:
             return
         try:
-            yield from self.crew.run_tasks(tasks, lambda c: TaskInput(messages[c], self.state(c)))
+            yield from self.pool.run_tasks(tasks, lambda c: TaskInput(messages[c], self.state(c)))
         except BaseException:
-            self._dismiss()
+            self._stop_workers()
             raise
 
-    def _has_crew(self) -> bool:
-        """Whether workers are there; they are started once patience is at its end."""
-        if self.crew is None and self.count and self.patience <= 0:
-            without_pixels = attach_images(self.sites, self.tests, self.bare)
-            self.crew = self._hire()
+    def _has_workers(self) -> bool:
+        """Whether workers are running; they are started once patience is used up."""
+        if self.pool is None and self.count and self.patience <= 0:
+            without_pixels = attach_images(self.sites, self.tests, self.outline)
+            self.pool = self._start_workers()
             try:
                 setup = WorkerSetup(self.method, self.threads, *without_pixels)
-                self.crew.set_up(setup, self.images, self.news.append)
-            except Exception as fault:  # a method typed in at a prompt cannot be sent, for one
-                self._dismiss()
+                self.pool.set_up(setup, self.images, self.news.append)
+            except Exception as fault:  # for example, a method typed at a prompt cannot be pickled
+                self._stop_workers()
                 self.count = 0
                 self.news.append(
                     f"workers cannot be used here, so one process does it all: {fault}"
                 )
-        return self.crew is not None
+        return self.pool is not None
 
-    def _hire(self) -> WorkerPool:
+    def _start_workers(self) -> WorkerPool:
         return WorkerPool(self.count)
 
     @contextmanager
-    def _patiently(self) -> Iterator[None]:
+    def _spend_patience(self) -> Iterator[None]:
+        """Subtract the time that the block takes from the patience left."""
         began = time.monotonic()
         yield
         self.patience -= time.monotonic() - began
 
-    def _dismiss(self) -> None:
-        if self.crew is not None:
-            self.crew.end()
-            self.crew = None
+    def _stop_workers(self) -> None:
+        if self.pool is not None:
+            self.pool.end()
+            self.pool = None
 
     def close(self) -> None:
-        self._dismiss()
+        self._stop_workers()
         os.close(self.images.handle)

@@ -23,7 +23,7 @@ from protofed.errors import ProtofedError
 T = TypeVar("T")
 K = TypeVar("K")
 PAGE = mmap.ALLOCATIONGRANULARITY
-ALIGN = 64  # bytes, as torch aligns what it allocates: kernels must not see a difference
+ALIGN = 64  # bytes, as torch aligns its own memory, so kernels behave the same
 
 
 class SharedTreeBuffer:
@@ -37,9 +37,9 @@ class SharedTreeBuffer:
     """
 
     def __init__(self, handle: int, start: int = 0):
-        self.handle, self.start = handle, start  # a start is a whole number of pages
+        self.handle, self.start = handle, start  # the start is a multiple of the page size
         self.memory = torch.empty(0, dtype=torch.uint8)
-        self.maps: WeakSet[mmap.mmap] = WeakSet()  # those that somebody still looks through
+        self.maps: WeakSet[mmap.mmap] = WeakSet()  # maps with live views
 
     def write(self, thing: T) -> T:
         """Copy a tree in, over what was there before; returns its outline."""
@@ -59,7 +59,7 @@ class SharedTreeBuffer:
             if grow:
                 _reserve(self.handle, self.start, end)
             raw = mmap.mmap(self.handle, end, offset=self.start)
-            self.memory = torch.frombuffer(raw, dtype=torch.uint8)  # goes with the last view of it
+            self.memory = torch.frombuffer(raw, dtype=torch.uint8)  # freed with the last view of it
             self.maps.add(raw)
         starts = iter(places)
 
@@ -72,7 +72,7 @@ class SharedTreeBuffer:
 
 
 def _reserve(handle: int, start: int, size: int) -> None:
-    """Have a file hold so many bytes, as a write to a map that finds no room kills a process."""
+    """Make sure that a file has `size` bytes: a write to a map without room kills the process."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, start, size)
@@ -146,7 +146,7 @@ class SpillDict(MutableMapping[K, T]):
     def __init__(self, room: int, folder: Path | None = None):
         self.room, self.folder = room, folder
         self.held: dict[K, T | FiledTree[T]] = {}
-        self.left: list[FileSlot] = []  # whose trees were replaced
+        self.free_slots: list[FileSlot] = []  # of trees that were replaced or deleted
         self.end, self.handle = 0, -1
 
     def __setitem__(self, key: K, thing: T) -> None:
@@ -155,14 +155,14 @@ class SpillDict(MutableMapping[K, T]):
         filed = size > room
         self.held[key] = self._filed(thing) if filed else thing
         self.room = room if filed else room - size
-        self._leave(before)
+        self._release(before)
 
     def _in_memory(self, held: T | FiledTree[T]) -> int:
         return 0 if isinstance(held, FiledTree) else tree.nbytes(held)
 
-    def _leave(self, held: T | FiledTree[T] | None) -> None:
+    def _release(self, held: T | FiledTree[T] | None) -> None:
         if isinstance(held, FiledTree):
-            self.left.append(held.slot)
+            self.free_slots.append(held.slot)
 
     def _filed(self, thing: T) -> FiledTree[T]:
         if self.handle < 0:
@@ -173,9 +173,9 @@ class SpillDict(MutableMapping[K, T]):
         return FiledTree(slot, SharedTreeBuffer(self.handle, slot.start).write(thing))
 
     def _slot(self, needed: int) -> FileSlot:
-        for slot in self.left:
+        for slot in self.free_slots:
             if slot.size >= needed and not slot.maps:
-                self.left.remove(slot)
+                self.free_slots.remove(slot)
                 return slot
         slot = FileSlot(self.end, -(-needed // PAGE) * PAGE)
         self.end += slot.size
@@ -185,15 +185,15 @@ class SpillDict(MutableMapping[K, T]):
         held = self.held[key]
         if not isinstance(held, FiledTree):
             return held
-        arena = SharedTreeBuffer(self.handle, held.slot.start)
-        thing: T = arena.read(held.shape)
-        held.slot.maps.update(arena.maps)
+        buffer = SharedTreeBuffer(self.handle, held.slot.start)
+        thing: T = buffer.read(held.shape)
+        held.slot.maps.update(buffer.maps)
         return thing
 
     def __delitem__(self, key: K) -> None:
         held = self.held.pop(key)
         self.room += self._in_memory(held)
-        self._leave(held)
+        self._release(held)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self.held)
@@ -203,7 +203,7 @@ class SpillDict(MutableMapping[K, T]):
 
 
 def _allow_many_maps() -> None:
-    """Let this process have as many open files as it may: Python keeps one for each map."""
+    """Raise the limit of open files as far as allowed: Python keeps one open per map."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

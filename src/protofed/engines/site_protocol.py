@@ -8,7 +8,7 @@ from dataclasses import field, replace
 
 from protofed.core import tree
 from protofed.core.message import Failure, Message
-from protofed.core.metrics import MAIN, CorrectCount, Tallies
+from protofed.core.metrics import MAIN, CorrectCount, CorrectCounts
 from protofed.core.site import RoundContext
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.json_files import parse_json_object, require_int, require_list, require_text
@@ -109,12 +109,12 @@ def check_response(answer: object, question: Question) -> SiteResponse:
     return answer
 
 
-def counts_to_json(tallies: Tallies) -> str:
+def counts_to_json(counts: CorrectCounts) -> str:
     """Right answers and test images of each predictor as JSON: ``{"": [17, 20]}``."""
-    return json.dumps(tallies)
+    return json.dumps(counts)
 
 
-def counts_from_json(text: str, images: int) -> Tallies:
+def counts_from_json(text: str, images: int) -> CorrectCounts:
     """Read what `counts_to_json` wrote, if it can be true of `images` test images.
 
     What cannot is an error: more right answers than images, or another number of images.

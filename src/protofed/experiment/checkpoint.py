@@ -27,14 +27,17 @@ NAME = "round-"
 
 
 class Checkpoint(NamedTuple):
-    """The state after `round` finished rounds."""
+    """A checkpoint on disk: the state after `round` finished rounds."""
 
     round: int
     folder: Path
 
 
 class ResumePoint(NamedTuple):
-    """What a run can go on from, and why newer checkpoints were passed over: round and reason."""
+    """Where a run can resume, and why newer checkpoints cannot be used.
+
+    `checkpoint` is None if the run must start over; `faults` maps rounds to reasons.
+    """
 
     checkpoint: Checkpoint | None
     faults: dict[int, str]
@@ -46,17 +49,17 @@ class ResumePoint(NamedTuple):
 
 
 def checkpoint_folder(checkpoints: Path, finished: int) -> Path:
-    """The folder of the checkpoint after so many rounds."""
+    """The folder of the checkpoint after `finished` rounds, as ``checkpoints/round-00012``."""
     return checkpoints / f"{NAME}{finished:05d}"
 
 
 def checkpoint_round(folder: Path) -> int:
-    """The rounds behind a checkpoint, by its name."""
+    """The number of finished rounds that the name of a checkpoint states."""
     return int(folder.name.removeprefix(NAME))
 
 
 def checkpoint_folders(checkpoints: Path) -> list[Path]:
-    """All checkpoints, the oldest first, whole or not."""
+    """The folders of all checkpoints, oldest first; their content is not checked."""
     named = (f for f in checkpoints.glob(f"{NAME}*") if f.name.removeprefix(NAME).isdecimal())
     return sorted(named, key=checkpoint_round)
 
@@ -64,9 +67,10 @@ def checkpoint_folders(checkpoints: Path) -> list[Path]:
 def save_checkpoint(
     folder: Path, server: ServerState, engine: Engine, scores: Path, experiment: str
 ) -> None:
-    """Write a checkpoint in one step; its manifest is the last file, and names all others.
+    """Write a checkpoint that is either complete or absent.
 
-    It also names the experiment by its digest: no other one may go on from here.
+    The last file, ``manifest.json``, holds the digests of all others and of the scores so far. It
+    also names the experiment by its digest, so no other experiment can resume from it.
     """
     with atomic_directory(folder) as made:
         atomic_write(made / SERVER, pack_tree(server))
@@ -82,7 +86,11 @@ def save_checkpoint(
 
 
 class ScoreHistory(NamedTuple):
-    """What a run folder has on record, and what its checkpoints must therefore be of."""
+    """What a run folder has recorded so far, against which its checkpoints are checked.
+
+    `scores` are the lines of ``scores.jsonl`` with their rounds; `rounds` are those of
+    ``rounds.jsonl``. A checkpoint must fit both and the experiment's digest.
+    """
 
     experiment: str  # its digest
     scores: Sequence[tuple[int, bytes]]  # round and line
@@ -132,7 +140,10 @@ def _digest(file: Path) -> str:
 
 
 def load_server_state(checkpoint: Checkpoint) -> Any:
-    """The server state that a checkpoint holds."""
+    """Load the server state of a checkpoint; any other content is refused.
+
+    The engine loads the states of the clients itself (`Engine.load`).
+    """
     file = checkpoint.folder / SERVER
     server = unpack_tree(read_file_bytes(file))
     if not isinstance(server, ServerState):  # digests are no signature

@@ -25,7 +25,11 @@ WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
 def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
-    """Write a run's card, then mark the run as finished, so no finished run lacks a card."""
+    """Write the model card, then the file ``done`` that marks the run as finished.
+
+    In this order no finished run lacks a card. ``done`` holds the digest of the scores, so files
+    that are swapped later are noticed.
+    """
     scores = file_sha256(folder.scores)  # to notice files that were swapped
     done: DoneRecord = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
     folder.write_card(card_from_run(folder, experiment, make_result(folder, done)))
@@ -33,7 +37,10 @@ def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) ->
 
 
 def model_card(folder: RunDir) -> str:
-    """The card of a finished run as Markdown; made from its other files if there is none."""
+    """The model card of a finished run as Markdown.
+
+    It is read from ``card.md``, or made again from the run's other files if that is missing.
+    """
     if not folder.done.exists():
         raise ProtofedError(f"{folder.path} holds no finished run, so there is no card yet")
     check_finished(folder)
@@ -43,7 +50,11 @@ def model_card(folder: RunDir) -> str:
 
 
 def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> str:
-    """The card of a run as Markdown; its method need not be one of protofed's own."""
+    """Make the model card of a run as Markdown; its method need not be one of protofed's own.
+
+    It states scores, training data, what was sent, limits, and how to repeat the run. All names in
+    it are escaped, because folders of images may come from anyone.
+    """
     world = run_records.read_record_file(run_records.WORLD, folder.path / "env.json")
     holdings = run_records.read_record_file(run_records.HOLDINGS, folder.path / "partition.json")
     sections = [
@@ -58,7 +69,10 @@ def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> 
 
 
 def repeat_command(folder: Path, experiment: Experiment) -> str:
-    """The shell command that repeats a run in a folder beside it, for cards and reports."""
+    """The shell command that repeats a run in a folder beside it, for cards and reports.
+
+    A run of a federation is submitted again, to the same sites.
+    """
     spec, out = str(folder / "spec.json"), f"{folder}-again"
     if is_remote(experiment):
         sites = ",".join(experiment.data.domains)

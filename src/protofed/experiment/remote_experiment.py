@@ -26,7 +26,9 @@ DEFAULTS = ("side", "channels", "pad", "flip")
 
 
 class FederationRecord(TypedDict):
-    """federation.json: the name of a run at its sites, and what each of them had offered."""
+    """The shape of ``federation.json``: the name of a run at its sites, and what each site
+    described.
+    """
 
     run: str
     offers: list[SiteDescription]
@@ -36,12 +38,12 @@ FEDERATION = TypeAdapter(FederationRecord)
 
 
 def is_remote(experiment: Experiment) -> bool:
-    """Whether the images of an experiment are at its sites."""
+    """Whether the images of an experiment are at the sites of a federation, not on this machine."""
     return experiment.data.name == PLACE
 
 
 def recorded_descriptions(folder: Path) -> list[SiteDescription]:
-    """What the sites of a run had offered when it began."""
+    """What the sites of a run described (classes, counts, digests) when the run began."""
     return run_records.read_record_file(FEDERATION, folder / RECORD)["offers"]
 
 
@@ -55,9 +57,10 @@ def _as_submitted(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def remote_experiment(raw: Mapping[str, Any], offers: Sequence[SiteDescription] = ()) -> Experiment:
-    """The experiment that a spec without images and some sites' offers make together.
+    """The experiment that a spec without images makes with the descriptions of some sites.
 
-    Without offers it only serves to check the spec.
+    Each site is a client and a domain. Without descriptions the result only checks the spec. A spec
+    that names images, a partition or a device is refused: the sites decide these.
     """
     raw = _as_submitted(raw)
     unseen = [str(raw["leave_out"])] if raw.get("leave_out") else []

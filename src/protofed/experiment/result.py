@@ -19,13 +19,20 @@ ScoreRule = Literal["last_five", "last"]  # mean of the last five evaluations, o
 
 
 def mark_unseen(domain: str, unseen: str | None) -> str:
-    """A domain's name, with a mark if nobody trained on it."""
+    """A domain's name for a table; the domain that no client trained on becomes ``NAME
+    (unseen)``.
+    """
     return f"{domain} (unseen)" if domain == unseen else domain
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: where it lies, its scores by two stated rules, and what to know of them."""
+    """A finished run: its scores by two stated rules, and what to know about them.
+
+    `run` returns it, `read_result` reads it back. `result.scores("last")` is the accuracy by domain
+    after the last round. Personal methods also have `own` (each client on its own domain) and
+    `clients` (each client's model on every domain).
+    """
 
     folder: Path
     digest: str
@@ -63,12 +70,12 @@ class RunResult:
 
 
 def read_result(folder: RunDir) -> RunResult:
-    """The result of a finished run, from its files alone."""
+    """Read the result of a finished run from its folder; damaged or swapped files are refused."""
     return make_result(folder, check_finished(folder))
 
 
 def check_finished(folder: RunDir) -> DoneRecord:
-    """What `done` says of a finished run; stop if its spec or its scores are not those it is of."""
+    """Return the content of ``done`` if the spec and the scores are those that the run wrote."""
     done = run_records.read_record_file(run_records.DONE, folder.done)
     if done["digest"] != folder.digest():
         raise ProtofedError(
@@ -86,9 +93,11 @@ def check_finished(folder: RunDir) -> DoneRecord:
 
 
 def read_evaluations(folder: RunDir) -> list[Evaluation]:
-    """All evaluations of a run so far: whoever shows scores has them from here.
+    """All evaluations of a run so far, oldest first; every command that shows scores reads them
+    here.
 
-    Those of a finished run must be the ones that it wrote.
+    The scores of a finished run must be those that it wrote. Rounds out of order, or scores on
+    different domains, are reported as damage.
     """
     if folder.done.exists():
         check_finished(folder)
@@ -113,7 +122,7 @@ def _without_scores(folder: RunDir) -> ProtofedError:
 
 
 def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
-    """The result of a run of which `done` says, or is about to say, that it is finished."""
+    """Make the result of a run that is finished, or is about to be marked as finished."""
     evaluations = read_evaluations(folder)
     if not evaluations:
         raise _without_scores(folder)

@@ -25,7 +25,11 @@ REMOTE_FAILED = (
 
 
 class RunEvents:
-    """The refused replies and failed rounds of one run; lines in its events.jsonl."""
+    """Records what goes wrong in a run as lines of ``events.jsonl``, and decides when to stop.
+
+    It counts refused replies, failed rounds and damaged checkpoints. A run stops after three
+    consecutive failed rounds, or when a client diverges and the spec says so.
+    """
 
     def __init__(self, experiment: Experiment, folder: RunDir):
         self.experiment, self.folder = experiment, folder
@@ -44,7 +48,7 @@ class RunEvents:
 
         So are `damaged` lines of the record itself, which are gone.
         """
-        where = f"going on after round {found.round}" if found.round else "starting over"
+        where = f"resuming after round {found.round}" if found.round else "starting over"
         lines: list[dict[str, Any]] = []
         for finished, why in found.faults.items():
             reason = f"the checkpoint of round {finished} cannot be used: {why}; {where}"
@@ -129,7 +133,7 @@ def _when(rounds: list[int]) -> str:
 
 
 def check_min_clients(experiment: Experiment, asked: int) -> None:
-    """Refuse a run in which no round could ever have as many replies as it needs."""
+    """Refuse a run that asks fewer clients per round (`asked`) than ``min_clients`` replies."""
     if experiment.min_clients > asked:
         raise ProtofedError(
             f"min_clients: {experiment.min_clients} replies are needed, but a round asks {asked} "

@@ -28,7 +28,12 @@ SHOWN = 5  # run folders that are named to who gave the folder around them
 
 
 class RunDir:
-    """One experiment's folder; lines are appended, everything else is replaced whole."""
+    """The folder of one run: where its files are, and how they are written and read.
+
+    Files are replaced atomically; only the ``.jsonl`` files grow line by line. `locked` keeps other
+    processes out, `find` returns where to resume. A folder belongs to one experiment, by its
+    digest.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -204,7 +209,7 @@ class RunDir:
 
 
 def check_is_run(folder: Path) -> None:
-    """Stop where there is no run."""
+    """Stop with an error if a folder is not a run; name the runs inside it, if there are any."""
     if not folder.is_dir():
         raise ProtofedError(f"{folder}: no such folder; `protofed run` begins a run")
     if not (folder / "spec.json").exists():
@@ -227,7 +232,10 @@ def _up_to(finished: int, file: Path) -> bytes:
 
 
 def check_same_environment(folder: Path, world: run_records.World) -> None:
-    """Refuse to go on with a run that stood on something else."""
+    """Refuse to resume a run that was begun with another torch or other images.
+
+    `world` is the environment of today; that of the run is in ``env.json``.
+    """
     env = folder / "env.json"
     before = run_records.read_record_file(run_records.WORLD, env) if env.exists() else world
     for what in ("torch", "data"):

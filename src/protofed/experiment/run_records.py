@@ -36,7 +36,7 @@ Digest = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
 
 @with_config(ConfigDict(extra="allow", strict=True))
 class SpecRecord(TypedDict):
-    """spec.json: the digest of an experiment, beside its fields."""
+    """The shape of ``spec.json``: the digest of an experiment beside its fields."""
 
     digest: Digest
     leave_out: NotRequired[str | None]
@@ -44,7 +44,7 @@ class SpecRecord(TypedDict):
 
 @with_config(EXACTLY)
 class DoneRecord(TypedDict):
-    """done: of which experiment, what to know of it, and the digest of its scores.jsonl."""
+    """The shape of ``done``: the experiment's digest, its notices, and the digest of its scores."""
 
     digest: Digest
     notices: list[str]
@@ -53,7 +53,10 @@ class DoneRecord(TypedDict):
 
 @with_config(EXACTLY)
 class ManifestRecord(TypedDict):
-    """manifest.json: of which experiment and round, and the digests of scores so far and files."""
+    """The shape of ``manifest.json``: a checkpoint's experiment, round and digests.
+
+    `scores` is the digest of ``scores.jsonl`` up to that round; `sha256` has one entry per file.
+    """
 
     experiment: Digest
     round: Number
@@ -63,14 +66,14 @@ class ManifestRecord(TypedDict):
 
 @with_config(EXACTLY)
 class KeepRecord(TypedDict):
-    """keep.json: the rounds whose checkpoints stay."""
+    """The shape of ``keep.json``: the rounds whose checkpoints are kept."""
 
     rounds: list[int]
 
 
 @with_config(EXACTLY)
 class ScoreTables(TypedDict):
-    """Accuracy by domain, and what follows from it."""
+    """Accuracy in per cent by domain, with the mean, the worst and the spread over domains."""
 
     domains: dict[str, Percent]
     mean: Percent
@@ -80,7 +83,11 @@ class ScoreTables(TypedDict):
 
 @with_config(EXACTLY)
 class ScoreLine(ScoreTables):
-    """A line of scores.jsonl."""
+    """A line of ``scores.jsonl``: one evaluation of the whole federation.
+
+    `opinions` are a method's auxiliary predictors, `own` and `clients` belong to personal methods,
+    and `missing` names sites that did not score.
+    """
 
     round: Number
     opinions: NotRequired[dict[str, ScoreTables]]
@@ -91,7 +98,7 @@ class ScoreLine(ScoreTables):
 
 @with_config(EXACTLY)
 class TrafficParts(TypedDict):
-    """The bytes that travelled, by part."""
+    """The bytes that were sent up and down in a round, by part of the message."""
 
     up: dict[str, Count]
     down: dict[str, Count]
@@ -99,7 +106,9 @@ class TrafficParts(TypedDict):
 
 @with_config(EXACTLY)
 class RoundLine(TypedDict):
-    """A line of rounds.jsonl."""
+    """A line of ``rounds.jsonl``: traffic, seconds, and each client's metrics per exchange
+    (`legs`).
+    """
 
     round: Number
     bytes_up: Count
@@ -111,7 +120,10 @@ class RoundLine(TypedDict):
 
 @with_config(EXACTLY)
 class EventLine(TypedDict):
-    """A line of events.jsonl: of a reply or a whole round, of a checkpoint, or of lines lost."""
+    """A line of ``events.jsonl``: a refused reply, a failed round, or a damaged checkpoint or line.
+
+    `client` is None for a round that failed as a whole; `round` is 0 if a run starts over.
+    """
 
     round: Count  # 0 where a run starts over
     reason: str
@@ -134,7 +146,9 @@ LINES: dict[str, TypeAdapter[Any]] = {
 
 
 def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
-    """The content of a JSON file, if it has its shape."""
+    """Read a JSON file of a run folder; a file without its shape is an error that says what to
+    do.
+    """
     try:
         return check_shape(shape, read_json_file(file), file)
     except ProtofedError as fault:
@@ -142,7 +156,10 @@ def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
 
 
 def check_shape(shape: TypeAdapter[T], content: object, source: object) -> T:
-    """Plain data, if it has a shape; else the first thing that is wrong with it."""
+    """Return plain data if it has a shape, else raise the first thing that is wrong with it.
+
+    `source` names the file in the error.
+    """
     try:
         return shape.validate_python(content)
     except ValidationError as fault:
@@ -153,7 +170,10 @@ def check_shape(shape: TypeAdapter[T], content: object, source: object) -> T:
 
 
 def read_record_lines(file: Path) -> list[Line]:
-    """The lines of a JSON Lines file; a last one that a crash cut short is left out."""
+    """Read all lines of a JSON Lines file; a last line that a crash truncated is skipped.
+
+    Any other damaged line is an error. `undamaged_lines` skips those too.
+    """
     found = []
     for line, _ in _lines(file):
         if isinstance(line, ProtofedError):
@@ -163,12 +183,12 @@ def read_record_lines(file: Path) -> list[Line]:
 
 
 def undamaged_lines(file: Path) -> list[tuple[Line, bytes]]:
-    """The lines that are sound, read and as they are; for who can do without the others."""
+    """The intact lines of a JSON Lines file, parsed and as bytes; damaged ones are skipped."""
     return [(line, raw) for line, raw in _lines(file) if not isinstance(line, ProtofedError)]
 
 
 def count_damaged_lines(file: Path) -> int:
-    """How many lines are not sound."""
+    """How many lines of a JSON Lines file are damaged."""
     return sum(isinstance(line, ProtofedError) for line, _ in _lines(file))
 
 
@@ -192,7 +212,10 @@ def _line(shape: TypeAdapter[Line], raw: bytes, source: str) -> Line | ProtofedE
 
 
 def load_spec(folder: Path) -> Experiment:
-    """The experiment of a run folder, if its spec.json is still the one that it was begun with."""
+    """The experiment of a run folder, from its ``spec.json``.
+
+    A spec that does not match the digest it was saved with has been edited, and is refused.
+    """
     file = folder / "spec.json"
     saved = read_record_file(SPEC, file)
     began = saved["digest"]

@@ -29,7 +29,7 @@ from protofed.experiment.run_records import World
 from protofed.federation.build import Federation, build_federation
 from protofed.federation.environment import describe_environment
 from protofed.federation.evaluation import Evaluation, evaluate_round
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.runtime.resources import tune_malloc
 from protofed.spec.experiment_spec import Experiment, method_name
 
@@ -44,7 +44,11 @@ def create_local_engine(
     workers: Workers,
     asked: int,
 ) -> LocalEngine[Any, Any]:
-    """One process, or several if the machine can feed them; `asked` clients train in a round."""
+    """The engine for a run on this machine: one process, or several if memory and cores allow.
+
+    `asked` clients train per round. With ``workers="auto"`` the first seconds run in one process,
+    as starting others costs about that much. A GPU is always used by one process.
+    """
     method, everyone, tests = experiment.method, federation.everyone, federation.tests
     device = torch.device(experiment.device)
     if device != CPU:
@@ -67,7 +71,11 @@ def create_local_engine(
 
 
 class RunProgress(NamedTuple):
-    """How far a run is: rounds finished, the newest mean accuracy, the time it may still take."""
+    """How far a run is, for whoever watches: called once before the first round, then after each.
+
+    `mean` is the newest mean accuracy, without the domains in `missing`. `notices` appear once
+    each.
+    """
 
     round: int
     rounds: int
@@ -88,10 +96,14 @@ def run(
     keep: Collection[int] = (),
     workers: Workers = "auto",
 ) -> RunResult:
-    """Run an experiment into a folder, or go on with it, or read it if it is finished already.
+    """Run an experiment into a folder, resume it, or read its result if it is finished.
 
-    `keep` names scored rounds whose checkpoints stay beside the last ones. `workers` is the number
-    of processes that clients are given to, 0 for none: it changes how long it takes, nothing else.
+    `watch` is called after each round. `again` starts over. `keep` names scored rounds whose
+    checkpoints stay beside the newest ones. `workers` is the number of processes that share the
+    clients, 0 for none: it changes the time, never a bit. ::
+
+        result = run(Experiment(method=FedProx(mu=0.1), rounds=20), "runs/fedprox")
+        print(result.last.mean)
     """
     folder = RunDir(Path(out) if out else default_folder(experiment))
     folder.check(experiment)
@@ -121,13 +133,20 @@ def _local(
 
 
 def default_folder(experiment: Experiment) -> Path:
-    """Where a run goes that was given no folder."""
+    """The run folder if none is given: ``runs/METHOD-DATA-DIGEST``.
+
+    Equal experiments share it, so a finished one is read instead of run again.
+    """
     name = f"{method_name(experiment.method)}-{experiment.data.label}-{experiment.digest[:8]}"
     return Path("runs") / name
 
 
 class ExperimentRun(Generic[S, C]):
-    """One experiment on its way from the newest checkpoint, or from the start, to `done`."""
+    """One experiment from its newest checkpoint, or from the start, to ``done``.
+
+    Plays rounds, scores them, and writes every line and checkpoint to the run folder. It is the
+    same loop for every method and every engine; `close` ends the engine's processes.
+    """
 
     def __init__(
         self,
@@ -212,7 +231,7 @@ class ExperimentRun(Generic[S, C]):
         down: Counter[str] = Counter()
         legs: list[dict[str, dict[str, float | None]]] = []
 
-        def tell(sent: Mail, received: Mail) -> None:
+        def tell(sent: Messages, received: Messages) -> None:
             down.update(message_bytes(sent))
             up.update(message_bytes(received))
             legs.append({str(c): client_metrics(reply) for c, reply in received.items()})
@@ -240,24 +259,27 @@ class ExperimentRun(Generic[S, C]):
 
 
 def clients_per_round(experiment: Experiment, clients: int) -> int:
-    """How many of the clients take part in a round."""
+    """How many of `clients` take part in a round: the spec's share of them, at least one."""
     return max(1, round(experiment.participation * clients))
 
 
 def sample_clients(
     experiment: Experiment, clients: Sequence[ClientId], number: int
 ) -> list[ClientId]:
-    """Who takes part in a round: a share of the clients, drawn from the round's own stream."""
+    """The clients of round `number`, sorted: a random share, drawn from the round's own stream.
+
+    Equal seeds and rounds give equal clients for every method, so methods can be compared.
+    """
     count = clients_per_round(experiment, len(clients))
     drawn = torch.randperm(len(clients), generator=rng(experiment.seed, "participants", number))
     return sorted(clients[i] for i in drawn[:count].tolist())
 
 
-def message_bytes(messages: Mail) -> Counter[str]:
-    """The bytes of the tensors in some messages, by part."""
+def message_bytes(messages: Messages) -> Counter[str]:
+    """The bytes of the tensors in some messages, by part: ``{"model": ..., "protos": ...}``."""
     return sum((Counter(message.parts) for message in messages.values()), Counter())
 
 
 def client_metrics(reply: Message) -> dict[str, float | None]:
-    """A reply's metrics; null where one is not a number, which JSON does not know."""
+    """The metrics that a client reported; None replaces NaN and infinity, which JSON lacks."""
     return {k: v if math.isfinite(v) else None for k, v in reply.metrics.items()}

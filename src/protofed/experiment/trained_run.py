@@ -28,7 +28,11 @@ from protofed.spec.experiment_spec import Experiment
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run after some of its rounds."""
+    """A run opened after some of its rounds: federation, server state and clients' states.
+
+    Figures, reports and exports ask it for predictions, features and models. For a personal method
+    they come from the first client unless another one is named.
+    """
 
     experiment: Experiment
     federation: Federation
@@ -99,7 +103,11 @@ def _last(place: RunDir) -> Checkpoint | None:
 
 
 def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
-    """A run with its images, after its last round that is on disk, or after one that was kept."""
+    """Open a run with its images, after its last round or after `finished` rounds.
+
+    Only rounds with a checkpoint can be opened: the newest ones, and those that were kept. Runs of
+    a federation are refused, since their images are at the sites.
+    """
     opened = open_trained_model(folder, finished)
     if is_remote(opened.experiment):
         raise ProtofedError(
@@ -110,7 +118,7 @@ def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
 
 
 def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
-    """The same for who needs no images: those of a federation across machines are not here."""
+    """Open a run for its model alone; for a federation the images are not here and not needed."""
     check_is_run(folder)
     place, experiment = RunDir(folder), load_spec(folder)
     if place.done.exists():

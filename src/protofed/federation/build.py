@@ -53,12 +53,12 @@ class Federation(NamedTuple):
 
     benchmark: Benchmark
     parts: tuple[ClientPart, ...]
-    public: dict[str, Tensor]  # rows of the training images that everyone may see, by domain
+    public: dict[str, Tensor]  # rows of public training images, by domain
     server: Site
-    sites: dict[ClientId, Site]  # only of clients that hold images
+    sites: dict[ClientId, Site]  # of clients that hold images
     tests: dict[str, ArrayDataset]
     notices: list[str]
-    declared: DeclaredData | None = None  # where the images are elsewhere
+    declared: DeclaredData | None = None  # if the images are at remote sites
 
     @property
     def everyone(self) -> dict[ClientId, Site]:
@@ -119,13 +119,13 @@ def build_federation(experiment: Experiment) -> Federation:
         for part in parts
         if part.client in sizes
     }
-    told = [*method_warnings(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
-    notices = told + data_notes(benchmark, parts, sites, public, experiment.leave_out)
+    general = [*method_warnings(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
+    notices = general + data_notes(benchmark, parts, sites, public, experiment.leave_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
 def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
-    """The spec's images; others that lie in their place are refused."""
+    """The experiment's images; refused if the data on disk have another revision."""
     data = experiment.data
     entry = benchmark_info(data.name, bool(data.strict))
     now = entry.data_version(data.side)
@@ -180,7 +180,7 @@ def scoring_split(
     left, held = hold_out_rows(dealt, experiment.validation, experiment.seed)
     trains = {domain.name: domain.train for domain in benchmark.domains}
     sets = {name: trains[name].take(rows) for name, rows in held.items() if len(rows)}
-    if sets and unseen:  # none of its images is anybody's, so that all of them are held out
+    if sets and unseen:  # no client holds any of its images, so all are held out
         sets[unseen] = trains[unseen]
     if not sets:
         raise ProtofedError("validation: no client has two images, so none can be held out")

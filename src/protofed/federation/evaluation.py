@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from protofed.core.method import C, Method, S
-from protofed.core.metrics import MAIN, Tallies
+from protofed.core.metrics import MAIN, CorrectCounts
 from protofed.core.site import SERVER
 from protofed.engines.engine import Engine
 from protofed.federation.build import Federation
 
-LAST = 5  # evaluations that the second summary averages
+LAST = 5  # evaluations in the second reported score
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Evaluation:
 
     round: int
     scores: DomainScores
-    auxiliary: dict[str, DomainScores] = field(default_factory=dict)  # a method's other predictors
+    auxiliary: dict[str, DomainScores] = field(default_factory=dict)  # auxiliary predictions
     own: DomainScores | None = None  # personal methods: each client on its own domain only
-    clients: dict[str, dict[str, float | None]] | None = None  # personal: client by domain
-    missing: tuple[str, ...] = ()  # domains whose sites have not answered: no mean counts them
+    clients: dict[str, dict[str, float | None]] | None = None  # by client and domain
+    missing: tuple[str, ...] = ()  # domains whose sites have not answered; in no mean
 
     def tables(self) -> list[KeysView[str]]:
         """The domain names of each of its tables; they are the same in all."""
@@ -111,39 +111,39 @@ def evaluate_round(
     """
     product, tests = method.publish(server), federation.tests
     if not method.personal:
-        answers = engine.score(product, [SERVER])[SERVER]
-        columns = {name: [answers[name]] if name in answers else [] for name in tests}
-        away = tuple(name for name in tests if name not in answers)
-        return Evaluation(finished, _mean_of(columns), _opinions(columns), missing=away)
-    answers_of = engine.score(product, list(federation.sites))
+        counts = engine.score(product, [SERVER])[SERVER]
+        columns = {name: [counts[name]] if name in counts else [] for name in tests}
+        away = tuple(name for name in tests if name not in counts)
+        return Evaluation(finished, _mean_of(columns), _auxiliary_scores(columns), missing=away)
+    counts_of = engine.score(product, list(federation.sites))
     homes = {client: site.domain for client, site in federation.sites.items()}
-    everywhere = {name: [row[name] for row in answers_of.values() if name in row] for name in tests}
+    everywhere = {name: [row[name] for row in counts_of.values() if name in row] for name in tests}
     at_home = {
-        name: [row[name] for c, row in answers_of.items() if homes[c] == name and name in row]
+        name: [row[name] for c, row in counts_of.items() if homes[c] == name and name in row]
         for name in tests
     }
     table = {
         str(c): {n: row[n][MAIN].accuracy if n in row else None for n in tests}
-        for c, row in answers_of.items()
+        for c, row in counts_of.items()
     }
     away = tuple(name for name in tests if name in homes.values() and not everywhere[name])
-    opinions = _opinions(everywhere)
-    return Evaluation(finished, _mean_of(everywhere), opinions, _mean_of(at_home), table, away)
+    auxiliary = _auxiliary_scores(everywhere)
+    return Evaluation(finished, _mean_of(everywhere), auxiliary, _mean_of(at_home), table, away)
 
 
-def _mean_of(columns: Mapping[str, Sequence[Tallies]], predictor: str = MAIN) -> DomainScores:
-    """Each domain's plain mean over those who answered."""
+def _mean_of(columns: Mapping[str, Sequence[CorrectCounts]], predictor: str = MAIN) -> DomainScores:
+    """Each domain's unweighted mean over the models that were scored on it."""
     return DomainScores(
         {
-            name: _mean([tallies[predictor].accuracy for tallies in column])
+            name: _mean([counts[predictor].accuracy for counts in column])
             for name, column in columns.items()
         }
     )
 
 
-def _opinions(columns: Mapping[str, Sequence[Tallies]]) -> dict[str, DomainScores]:
+def _auxiliary_scores(columns: Mapping[str, Sequence[CorrectCounts]]) -> dict[str, DomainScores]:
     """The scores of every predictor but the main one."""
-    found = [set(tallies) for column in columns.values() for tallies in column]
+    found = [set(counts) for column in columns.values() for counts in column]
     shared = set.intersection(*found) if found else set[str]()
     return {name: _mean_of(columns, name) for name in sorted(shared - {MAIN})}
 

@@ -28,13 +28,13 @@ def method_warnings(experiment: Experiment, nets: list[Net]) -> list[str]:
 
     The method's own warnings, scores on held-out images, and batch norm with batches of one.
     """
-    told = [experiment.method.warning(net) for net in nets]
+    warnings = [experiment.method.warning(net) for net in nets]
     if experiment.validation:
-        told.append("scored on images held out from the clients, not on the test images")
+        warnings.append("scored on images held out from the clients, not on the test images")
     layers = [layer for net in nets for layer in net.modules()]
     if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in layers):
-        told.append("batches of one: batch norm keeps its initial statistics")
-    return list(dict.fromkeys(caution for caution in told if caution))
+        warnings.append("batches of one: batch norm keeps its initial statistics")
+    return list(dict.fromkeys(text for text in warnings if text))
 
 
 def data_notes(

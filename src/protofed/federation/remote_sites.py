@@ -41,7 +41,7 @@ class SiteDescription(NamedTuple):
     site: str
     classes: tuple[str, ...]
     train: int  # images to train on
-    held: dict[str, int]  # of each class; nothing if the site keeps that to itself
+    held: dict[str, int]  # by class; empty if the site keeps that to itself
     test: int  # images to score on
     fingerprint: str  # SHA-256 of its images
     note: str = ""  # what a reader of its scores must know
@@ -60,8 +60,8 @@ def agreed_classes(offers: Sequence[SiteDescription]) -> tuple[str, ...]:
         raise ProtofedError(
             "the sites disagree about the classes:\n"
             + "\n".join(lines)
-            + "\nrename the folders so that a class has one name everywhere; a site without images "
-            "of a class makes an empty folder for it"
+            + "\ngive each class the same folder name at every site; a site without images of a "
+            "class needs an empty folder for it"
         )
     return tuple(every)
 
@@ -142,7 +142,7 @@ def remote_federation(experiment: Experiment, offers: Sequence[SiteDescription])
 
 
 def _declared(clients: Mapping[ClientId, str], offers: Sequence[SiteDescription]) -> DeclaredData:
-    """What goes on record of the sites' images."""
+    """What is recorded about the sites' images."""
     by_name = {offer.site: offer for offer in sorted(offers)}
     held: list[ClientPartRecord] = [
         {"client": client, "domain": name, "held": _held(by_name[name]), "rows": []}
@@ -152,7 +152,7 @@ def _declared(clients: Mapping[ClientId, str], offers: Sequence[SiteDescription]
 
 
 def _notes(offers: Sequence[SiteDescription]) -> list[str]:
-    """What a reader of the scores must know of the sites."""
+    """What a reader of the scores must know about the sites."""
     notes = [f"{offer.site}: {offer.note}" for offer in sorted(offers) if offer.note]
     others = {offer.site: _others(offer) for offer in sorted(offers)}
     return notes + [f"{name}: runs {', '.join(found)}" for name, found in others.items() if found]
@@ -165,7 +165,7 @@ def software_versions() -> tuple[str, ...]:
 
 
 def _others(offer: SiteDescription) -> list[str]:
-    """The versions of a site that are not those of the coordinator: its bits may differ."""
+    """A site's versions that differ from the coordinator's: its bits may differ too."""
     return [version for version in offer.versions if version not in software_versions()]
 
 
@@ -188,8 +188,8 @@ class SitePlace(NamedTuple):
     out of training.
     """
 
-    server: Site  # without images: scores what the server publishes
-    own: Site | None  # None where the site is left out of training
+    server: Site  # without images
+    own: Site | None  # None if the site is left out of training
     test: ArrayDataset
 
 

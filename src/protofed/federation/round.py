@@ -14,7 +14,7 @@ from protofed.engines.engine import Engine, RoundEvent, expected_reply
 from protofed.errors import DivergedError, ProtofedError
 from protofed.runtime.resources import explain_oom
 
-Mail = Mapping[ClientId, Message]
+Messages = Mapping[ClientId, Message]
 
 
 class LazySubset(Mapping[ClientId, Message]):
@@ -53,7 +53,7 @@ def run_round(
     engine: Engine,
     who: Sequence[ClientId],
     context: RoundContext,
-    tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+    tell: Callable[[Messages, Messages], None] = lambda sent, received: None,
     note: Callable[[RoundEvent], None] = raise_event,
     least: int = 1,
 ) -> S:
@@ -65,8 +65,8 @@ def run_round(
     or the merged state is not finite, the round fails and the state from before it is returned.
     """
     before = server
-    for leg in range(method.exchanges):
-        now = context._replace(exchange=leg)
+    for exchange in range(method.exchanges):
+        now = context._replace(exchange=exchange)
         messages = method.send(site, server, who, now)
         replies = valid_replies(method, site, messages, engine.exchange(messages, now), now, note)
         tell(messages, replies)
@@ -84,11 +84,11 @@ def run_round(
 def valid_replies(
     method: Method[S, C],
     site: Site,
-    messages: Mail,
+    messages: Messages,
     replies: Mapping[ClientId, Message | Failure],
     context: RoundContext,
     note: Callable[[RoundEvent], None],
-) -> Mail:
+) -> Messages:
     """The replies that may be merged, in the order of `messages`.
 
     Every failure, refused reply and reply of a client that was not asked is reported to `note`.
@@ -111,7 +111,7 @@ def valid_replies(
 
 
 def merge_replies(
-    method: Method[S, C], site: Site, server: S, replies: Mail, context: RoundContext
+    method: Method[S, C], site: Site, server: S, replies: Messages, context: RoundContext
 ) -> tuple[S, str]:
     """The server's new state and ""; or the old state and the reason why merging failed.
 

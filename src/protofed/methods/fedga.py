@@ -35,7 +35,7 @@ def split_site(site: Site, share: float) -> tuple[Site, ArrayDataset]:
     return replace(site, train=site.train.take(rest)), site.train.take(held)
 
 
-LEAST_GAP = 1e-9  # below it, what is left of equal gaps is rounding
+LEAST_GAP = 1e-9  # smaller differences between gaps are rounding
 
 
 @tree.node
@@ -124,15 +124,15 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         context: RoundContext,
     ) -> FedGAServer:
         place = {client: number for number, client in enumerate(sorted(site.sizes))}
-        told = {place[client]: reply.extras.get("gap") for client, reply in replies.items()}
-        gaps = {number: float(gap) for number, gap in told.items() if isinstance(gap, Tensor)}
-        # They are gaps of round t = round - 1, whose step is d (1 - (t - 1) / T).
+        sent = {place[client]: reply.extras.get("gap") for client, reply in replies.items()}
+        gaps = {number: float(gap) for number, gap in sent.items() if isinstance(gap, Tensor)}
+        # These gaps are of round t = round - 1, whose step is d (1 - (t - 1) / T).
         size = self.step * (1 - (context.round - 2) / context.rounds) / len(place)
         shares = adjust_weights(server.shares, gaps, size, self.centred)
-        voices = shares[[place[client] for client in replies]].tolist()
+        weights = shares[[place[client] for client in replies]].tolist()
         models = (reply.model for reply in replies.values())
         return FedGAServer(
-            tree.mean(models, voices if sum(voices) else [1.0] * len(replies)), shares
+            tree.mean(models, weights if sum(weights) else [1.0] * len(replies)), shares
         )
 
 
@@ -142,11 +142,11 @@ def adjust_weights(shares: Tensor, gaps: Mapping[int, float], step: float, centr
     a_i + step * gap_i / max_j |gap_j|, cut to 0..1 and rescaled so that the places with a gap keep
     their sum. Places without a gap keep their weights. `centred` subtracts the mean gap first.
     """
-    who, gap = list(gaps), torch.tensor(list(gaps.values()), dtype=torch.float64)
-    gap = gap - gap.mean() if centred and who else gap
-    if not who or gap.abs().max() < LEAST_GAP:
+    places, gap = list(gaps), torch.tensor(list(gaps.values()), dtype=torch.float64)
+    gap = gap - gap.mean() if centred and places else gap
+    if not places or gap.abs().max() < LEAST_GAP:
         return shares
-    moved = (shares[who] + step * gap / gap.abs().max()).clamp(0, 1)
+    moved = (shares[places] + step * gap / gap.abs().max()).clamp(0, 1)
     if not moved.sum() > 0:
         return shares
-    return shares.index_put((torch.tensor(who),), moved * (shares[who].sum() / moved.sum()))
+    return shares.index_put((torch.tensor(places),), moved * (shares[places].sum() / moved.sum()))

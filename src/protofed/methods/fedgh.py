@@ -45,9 +45,9 @@ class FedGH(Method[ServerState, Model]):
 
     server_lr: float = Field(default=0.01, gt=0, description="eta: learning rate of the head")
     server_epochs: int = Field(
-        default=100, ge=0, description="passes over the received prototypes in a round"
+        default=100, ge=0, description="passes over the received prototypes per round"
     )
-    server_batch: int = Field(default=10, ge=1, description="received prototypes in a step")
+    server_batch: int = Field(default=10, ge=1, description="received prototypes per step")
 
     @property
     def personal(self) -> bool:

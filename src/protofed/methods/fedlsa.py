@@ -43,8 +43,8 @@ def anchor_separation(anchors: Tensor, tau: float) -> Tensor:
     value is -1 / ((C - 1) tau), for a simplex.
     """
     classes = len(anchors)
-    likeness = anchors @ anchors.T / tau
-    others = likeness[~torch.eye(classes, dtype=torch.bool, device=anchors.device)].view(
+    similarities = anchors @ anchors.T / tau
+    others = similarities[~torch.eye(classes, dtype=torch.bool, device=anchors.device)].view(
         classes, classes - 1
     )
     return (others.logsumexp(1) - math.log(classes - 1)).mean()
@@ -57,8 +57,8 @@ class FedLSAServer(ServerState):
     Anchors are None only with ``anchors0 = "off"`` before the first round.
     """
 
-    seedling: dict[str, Tensor]
-    anchors: Tensor | None = None  # [C, D]; none while switched off in round 0
+    generator: dict[str, Tensor]
+    anchors: Tensor | None = None  # [C, D]; None if they are off in round 0
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,19 @@ class FedLSA(Method[FedLSAServer, None]):
         "SEP only": {"compact": "distance"},
     }
 
-    lam: float = Field(default=0.7, ge=0, description="lambda: weight of the pull to the anchors")
-    alpha: float = Field(default=0.4, ge=0, description="alpha: how hard anchors push apart")
-    tau: float = Field(default=0.1, gt=0, description="tau: temperature of both")
+    lam: float = Field(
+        default=0.7, ge=0, description="lambda: weight of the attraction to the anchors"
+    )
+    alpha: float = Field(
+        default=0.4, ge=0, description="alpha: weight of the separation of anchors"
+    )
+    tau: float = Field(
+        default=0.1, gt=0, description="tau: temperature of attraction and separation"
+    )
     features: int = Field(default=128, ge=2, description="L: dimensions of the hypersphere")
-    server_epochs: int = Field(default=500, ge=0, description="E_s: steps on the anchors a round")
+    server_epochs: int = Field(
+        default=500, ge=0, description="E_s: training steps of the anchors per round"
+    )
     server_lr: float = Field(default=0.01, gt=0, description="learning rate of the anchors")
     compact: Literal["contrast", "distance"] = Field(
         default="contrast", description="distance: lambda ||h - a_y||^2, as the ablation has it"
@@ -113,9 +121,9 @@ class FedLSA(Method[FedLSAServer, None]):
 
     def init_server(self, site: Site) -> FedLSAServer:
         draw = site.rng("anchors")
-        seeds = init_generator(site.classes, site.net.width, self.features, draw)
-        start = FedLSAServer(site.initial_model(), seeds)
-        return start if self.anchors0 == "off" else self._grow(start)
+        generator = init_generator(site.classes, site.net.width, self.features, draw)
+        start = FedLSAServer(site.initial_model(), generator)
+        return start if self.anchors0 == "off" else self._train_anchors(start)
 
     def publish(self, server: FedLSAServer) -> Message:
         extras = {} if server.anchors is None else {"anchors": server.anchors}
@@ -140,28 +148,28 @@ class FedLSA(Method[FedLSAServer, None]):
         replies: Mapping[ClientId, Message],
         context: RoundContext,
     ) -> FedLSAServer:
-        return self._grow(FedLSAServer(average_models(replies), server.seedling))
+        return self._train_anchors(FedLSAServer(average_models(replies), server.generator))
 
-    def _grow(self, server: FedLSAServer) -> FedLSAServer:
-        """Train the anchors on; the model stays as it is."""
+    def _train_anchors(self, server: FedLSAServer) -> FedLSAServer:
+        """Train the anchors further; the model does not change."""
         head = server.model.only("head").weights
-        own = torch.arange(len(head["head.bias"]))
-        # Printed, Eq. 4 has tau outside: -log tau, a constant without a gradient.
+        classes = torch.arange(len(head["head.bias"]))
+        # As printed, Eq. 4 has tau outside the exponential: a constant without a gradient.
         tau = self.tau if self.sep_form == "scaled" else 1.0
 
-        def loss(seeds: dict[str, Tensor], _: int) -> Tensor:
-            anchors = self._anchors(seeds)
+        def loss(generator: dict[str, Tensor], _: int) -> Tensor:
+            anchors = self._anchors(generator)
             logits = F.linear(anchors, head["head.weight"], head["head.bias"])
-            total = F.cross_entropy(logits, own)
+            total = F.cross_entropy(logits, classes)
             return total + self.alpha * anchor_separation(anchors, tau) if self.alpha else total
 
         steps = range(self.server_epochs)
-        seeds = train_generator(server.seedling, steps, loss, self.server_lr, momentum=0.9)
-        return FedLSAServer(server.model, seeds, self._anchors(seeds))
+        generator = train_generator(server.generator, steps, loss, self.server_lr, momentum=0.9)
+        return FedLSAServer(server.model, generator, self._anchors(generator))
 
-    def _anchors(self, seeds: dict[str, Tensor]) -> Tensor:
+    def _anchors(self, generator: dict[str, Tensor]) -> Tensor:
         return (
-            F.normalize(generate_vectors(seeds))
+            F.normalize(generate_vectors(generator))
             if self.normalize_anchors
-            else generate_vectors(seeds)
+            else generate_vectors(generator)
         )

@@ -56,7 +56,7 @@ class FedMD(Method[FedMDServer, Model]):
     )
 
     public_batch: int = Field(
-        default=5000, ge=1, description="public images in a round; all, if there are fewer"
+        default=5000, ge=1, description="public images per round; all if there are fewer"
     )
     digest_epochs: int = Field(
         default=1, ge=0, description="passes over them towards the consensus; 0: training alone"
@@ -91,8 +91,8 @@ class FedMD(Method[FedMDServer, Model]):
         rows = order[: self.public_batch]
         if context.exchange == 0:
             return dict.fromkeys(to, Message(extras={"rows": rows}))
-        heard = len(rows) if len(to) > 1 else 0  # a party alone agrees with itself
-        extras = {"rows": rows[:heard], "consensus": server.consensus[:heard]}
+        used = len(rows) if len(to) > 1 else 0  # a single client agrees with itself
+        extras = {"rows": rows[:used], "consensus": server.consensus[:used]}
         return dict.fromkeys(to, Message(extras=extras))
 
     def train(
@@ -104,7 +104,7 @@ class FedMD(Method[FedMDServer, Model]):
             return Message(extras={"logits": logits}, size=len(site.train)), state
         consensus = cast(Tensor, received.extras["consensus"])
         digested = fit_consensus(site, state, rows, consensus, context, self.digest_epochs)
-        # A round's only training on private images: the batches of a method with one leg.
+        # The round's only training on private images: the same batches as with one exchange.
         first = context._replace(exchange=0)
         fitted = self.local_fit(site, received, state, first, start=digested.trained)
         metrics = {"loss": fitted.loss, "digest": digested.loss}
@@ -125,8 +125,8 @@ class FedMD(Method[FedMDServer, Model]):
     ) -> FedMDServer:
         if context.exchange == 1:
             return FedMDServer(Model())
-        said = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
-        return FedMDServer(Model(), tree.mean(said, [1.0] * len(said)))
+        logits = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
+        return FedMDServer(Model(), tree.mean(logits, [1.0] * len(logits)))
 
     def inference_model(self, site: Site, received: Message, state: Model) -> Model:
         return state

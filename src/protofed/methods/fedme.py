@@ -30,7 +30,7 @@ from protofed.ops.model_exchange import (
     random_derangement,
 )
 
-OTHER = "other"  # the extra in which a partner's model comes back
+OTHER = "other"  # the extra that holds the partner's model
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class FedMe(Method[ExchangeServer, Model]):
         return ExchangeServer(site.initial_model())
 
     def init_client(self, site: Site) -> Model:
-        return Model()  # holds a model only between the legs of a round
+        return Model()  # holds a model only between the exchanges of a round
 
     def send(
         self, site: Site, server: ExchangeServer, to: Sequence[ClientId], context: RoundContext
@@ -97,12 +97,12 @@ class FedMe(Method[ExchangeServer, Model]):
             own, other = (site.forward_train(pair[name], batch.x).logits for name in ("own", OTHER))
             if not self.mutual:
                 return F.cross_entropy(own, batch.y) + F.cross_entropy(other, batch.y)
-            mine = mutual_loss(own, other, batch.y, self.mutual)
-            return mine + mutual_loss(other, own, batch.y, self.mutual)
+            own_loss = mutual_loss(own, other, batch.y, self.mutual)
+            return own_loss + mutual_loss(other, own, batch.y, self.mutual)
 
         pair = {"own": state, OTHER: received.model}
         both = fit_model(pair, now.batches(context), loss, site.training)
-        metrics = {"loss": both.loss / 2}  # of a model, so that both exchanges can be compared
+        metrics = {"loss": both.loss / 2}  # per model, so both exchanges can be compared
         trained, extras = both.trained["own"], {OTHER: both.trained[OTHER]}
         return Message(trained, extras=extras, size=len(site.train), metrics=metrics), Model()
 
@@ -123,7 +123,7 @@ class FedMe(Method[ExchangeServer, Model]):
         for client, reply in replies.items():
             copies[client].append(reply.model)
             copies[partner[client]].append(cast(Model, reply.extras[OTHER]))
-        # Where replies were lost, a model has one copy, or none and is left out.
+        # If replies were lost, a model has one copy, or none and is left out.
         models = {o: tree.mean(m, [1.0] * len(m)) for o, m in copies.items() if m}
         sizes = [server.pending_replies[owner].size for owner in models]
         return ExchangeServer(tree.mean(list(models.values()), sizes))

@@ -21,7 +21,7 @@ from protofed.core.method import Method, MethodInfo, ServerState, average_models
 from protofed.core.model import Model, Net
 from protofed.core.site import ClientId, RoundContext, Site
 
-LARGEST_FIRST_MOVE = 0.1  # of a weight, by an adaptive optimiser
+LARGEST_FIRST_MOVE = 0.1  # of a weight in round 1 by an adaptive optimiser, without a warning
 
 
 @tree.node
@@ -64,7 +64,7 @@ class FedOPT(Method[FedOPTServer, None]):
     beta2: float = Field(default=0.99, ge=0, lt=1, description="beta2: of adam and yogi")
     tau: float = Field(default=1e-3, gt=0, description="tau: adaptivity, added to sqrt(v)")
     mean: Literal["weighted", "uniform"] = Field(
-        default="weighted", description="of the clients: by examples, or all alike"
+        default="weighted", description="over clients: weighted by examples, or uniform"
     )
 
     def warning(self, net: Net) -> str:
@@ -113,13 +113,13 @@ class FedOPT(Method[FedOPTServer, None]):
     ) -> FedOPTServer:
         beta1 = self.momentum
         m = tree.map(lambda m, move: beta1 * m + (1 - beta1) * move, server.m, moves)
-        v = tree.map(self._second, server.v, moves)
+        v = tree.map(self._second_moment, server.v, moves)
         weights = tree.map(
             lambda w, m, v: w + self.lr * m / (v.sqrt() + self.tau), server.model.weights, m, v
         )
         return FedOPTServer(Model(weights, mean.buffers), m, v)
 
-    def _second(self, v: Tensor, move: Tensor) -> Tensor:
+    def _second_moment(self, v: Tensor, move: Tensor) -> Tensor:
         """The optimiser's own rule for the second moment."""
         square = move.square()
         if self.optimiser == "adagrad":

@@ -17,7 +17,7 @@ from protofed.core.model import Model
 from protofed.core.site import Site, TrainingBatch
 from protofed.ops.losses import proximal_term
 
-RETHINK_FACTOR = 0.01  # RethinkFL multiplies mu by this, unsaid
+RETHINK_FACTOR = 0.01  # RethinkFL's code multiplies mu by this without mentioning it
 
 
 @dataclass(frozen=True)

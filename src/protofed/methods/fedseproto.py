@@ -43,7 +43,7 @@ Phase = Literal["basic", "split", "joint"]
 Work = tuple[Phase, TrainingBatch]
 Schedule = Literal["sequential", "interleaved", "joint"]
 LEAST_VARIANCE = 1e-6
-LARGEST_MAP = 7  # side of the map that a decoder begins with
+LARGEST_MAP = 7  # largest side of the map with which a decoder begins
 
 
 class SplitOutput(NamedTuple):
@@ -92,16 +92,17 @@ class DisentangledNet(Net):
         return NetOutput(z, self.head(z))
 
     def _split(self, general: Tensor, draw: torch.Generator | None, back: float) -> NetOutput:
-        mine, theirs = (
+        semantic, domain = (
             feature_posterior(self.posterior, part(general), draw)
             for part in (self.neck, self.domain)
         )
-        both = torch.cat([mine.drawn, theirs.drawn], 1)
+        both = torch.cat([semantic.drawn, domain.drawn], 1)
         rebuilt = self.decoder(back * both + (1 - back) * both.detach())
-        basic, logits, domain = (self.head(z) for z in (general, mine.drawn, theirs.drawn))
-        return NetOutput(
-            mine.mean, logits, SplitOutput(basic, logits, domain, rebuilt, mine.kl + theirs.kl)
-        )
+        features = (general, semantic.drawn, domain.drawn)
+        basic, logits, domain_logits = (self.head(z) for z in features)
+        bound = semantic.kl + domain.kl
+        more = SplitOutput(basic, logits, domain_logits, rebuilt, bound)
+        return NetOutput(semantic.mean, logits, more)
 
 
 def phase_batches(schedule: Schedule, site: Site, context: RoundContext) -> Iterator[Work]:
@@ -175,7 +176,7 @@ def build_decoder(width: int, image: ImageShape) -> nn.Sequential:
     for inward, outward in pairwise(channels):
         layers += [nn.ReLU(), nn.ConvTranspose2d(inward, outward, 4, stride=2, padding=1)]
     surplus = side * 2**stages - image.side
-    if surplus:  # an odd side on the way down: cut the border off
+    if surplus:  # an odd side on the way down: crop the border
         layers.append(nn.ZeroPad2d((0, -surplus, 0, -surplus)))
     return nn.Sequential(*layers)
 
@@ -249,7 +250,9 @@ class FedSeProto(Method[ServerState, Model]):
     kd_form: Literal["corrected", "printed"] = Field(default="corrected", description="Eq. 11")
     mi_reduction: Reduction = Field(default="mean", description="of Eq. 10: dimensions, pixels")
     proto_dims: Reduction = Field(default="mean", description="of Eq. 13 over dimensions")
-    balanced: bool = Field(default=True, description="Eq. 13: classes count alike; or images do")
+    balanced: bool = Field(
+        default=True, description="Eq. 13: true: classes count the same; false: images do"
+    )
 
     def epochs_per_round(self, training: Training) -> int:
         return training.epochs if self.schedule == "joint" else max(2, training.epochs)
@@ -264,8 +267,8 @@ class FedSeProto(Method[ServerState, Model]):
 
     @property
     def payload(self) -> Payload:
-        both = ("model", "protos") if self.param_avg else ("protos",)
-        return Payload(up=both, down=both)
+        parts = ("model", "protos") if self.param_avg else ("protos",)
+        return Payload(up=parts, down=parts)
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
         return DisentangledNet(net, image, self.posterior)
@@ -308,8 +311,8 @@ class FedSeProto(Method[ServerState, Model]):
         if self.beta:
             loss = loss + mutual_information_loss(split, x, self.mi_reduction, self.beta)
         if self.lam and protos is not None:
-            near = balanced_prototype_mse if self.balanced else prototype_mse
-            loss = loss + self.lam * near(out.z, y, protos, site.classes, self.proto_dims)
+            distance = balanced_prototype_mse if self.balanced else prototype_mse
+            loss = loss + self.lam * distance(out.z, y, protos, site.classes, self.proto_dims)
         return loss
 
     def merge(

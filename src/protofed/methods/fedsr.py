@@ -82,9 +82,9 @@ def gaussian_kl(one: DiagonalNormal, other: DiagonalNormal) -> Tensor:
     sum_d log(s_d / r_d) + (r_d^2 + (m_d - n_d)^2) / (2 s_d^2) - 1/2 for one = N(m, r^2) and
     other = N(n, s^2).
     """
-    mine, yours = (n.deviation.clamp(min=LEAST_DEVIATION) for n in (one, other))
-    squares = (mine.square() + (one.mean - other.mean).square()) / (2 * yours.square())
-    return (yours.log() - mine.log() + squares - 0.5).sum(1)
+    own, reference = (n.deviation.clamp(min=LEAST_DEVIATION) for n in (one, other))
+    squares = (own.square() + (one.mean - other.mean).square()) / (2 * reference.square())
+    return (reference.log() - own.log() + squares - 0.5).sum(1)
 
 
 def mean_log_probability(logits: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class FedSR(Method[ServerState, Model]):
         return received.model | state
 
     def inference_inputs(self, site: Site) -> tuple[Tensor, ...]:
-        # One set of draws for all images: how they are cut into batches changes no score.
+        # One set of draws for all images, so scores do not depend on how images are batched.
         return (site.randn((self.samples, 1, site.net.features), "test samples"),)
 
     def class_scores(self, out: NetOutput) -> Tensor:

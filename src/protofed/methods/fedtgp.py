@@ -39,7 +39,7 @@ class FedTGPServer(ServerState):
     See `ops.prototype_generator` for what the generator is.
     """
 
-    seedling: dict[str, Tensor] = field(default_factory=dict)
+    generator: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class FedTGP(Method[FedTGPServer, Model]):
     )
 
     lam: float = Field(default=10.0, ge=0, description="lambda: weight of the pull")
-    margin: float = Field(default=100.0, ge=0, description="tau: most that the margin may be")
+    margin: float = Field(default=100.0, ge=0, description="tau: largest margin")
     server_epochs: int = Field(default=100, ge=0, description="S: passes over received prototypes")
-    server_batch: int = Field(default=10, ge=1, description="B: received prototypes in a step")
+    server_batch: int = Field(default=10, ge=1, description="B: received prototypes per step")
     server_lr: float = Field(default=0.01, gt=0, description="learning rate of the prototypes")
     param_avg: bool = Field(default=True, description="false: only prototypes travel, any nets")
     collect: Collect = Field(default="post", description="online: prototypes of the last epoch")
@@ -85,10 +85,12 @@ class FedTGP(Method[FedTGPServer, Model]):
         return Payload(up=parts, down=parts)
 
     def init_server(self, site: Site) -> FedTGPServer:
-        seeds = init_generator(
+        generator = init_generator(
             site.classes, site.net.features, site.net.features, site.rng("prototypes")
         )
-        return FedTGPServer(site.initial_model() if self.param_avg else Model(), seedling=seeds)
+        return FedTGPServer(
+            site.initial_model() if self.param_avg else Model(), generator=generator
+        )
 
     def init_client(self, site: Site) -> Model:
         return Model() if self.param_avg else site.initial_model()
@@ -119,16 +121,16 @@ class FedTGP(Method[FedTGPServer, Model]):
         table = stack_client_prototypes(replies)
         delta = min(float(table.uniform_mean().class_margins().max()), self.margin)
 
-        def loss(seeds: dict[str, Tensor], rows: Prototypes) -> Tensor:
-            return server_loss(generate_vectors(seeds), rows.vectors, rows.labels, delta)
+        def loss(generator: dict[str, Tensor], rows: Prototypes) -> Tensor:
+            return server_loss(generate_vectors(generator), rows.vectors, rows.labels, delta)
 
         draws = (site.rng("prototypes", context.round, e) for e in range(self.server_epochs))
         batches = table.shuffled_batches(self.server_batch, draws)
-        seeds = train_generator(server.seedling, batches, loss, self.server_lr)
+        generator = train_generator(server.generator, batches, loss, self.server_lr)
         labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
-        protos = Prototypes(generate_vectors(seeds)[labels], labels, torch.ones_like(labels))
+        protos = Prototypes(generate_vectors(generator)[labels], labels, torch.ones_like(labels))
         model = average_models(replies) if self.param_avg else server.model
-        return FedTGPServer(model, protos=protos, seedling=seeds)
+        return FedTGPServer(model, protos=protos, generator=generator)
 
     def inference_model(self, site: Site, received: Message, state: Model) -> Model:
         return received.model | state

@@ -109,8 +109,8 @@ class FPL(Method[ServerState, None]):
         return stack_prototypes(self._clusters_of(table, label) for label in table.labels.unique())
 
     def _clusters_of(self, table: Prototypes, label: Tensor) -> Prototypes:
-        mine = table.labels == label
-        rows = Prototypes(table.vectors[mine], table.labels[mine], table.counts[mine])
+        own = table.labels == label
+        rows = Prototypes(table.vectors[own], table.labels[own], table.counts[own])
         if self.finch_partition == "none":
             return rows.uniform_mean()
         partition = finch_clusters(rows.vectors)[0 if self.finch_partition == "first" else -1]

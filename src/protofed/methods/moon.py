@@ -46,13 +46,13 @@ class MOON(Method[ServerState, Model | None]):
     ) -> Tensor:
         out = site.forward_train(model, batch.x)
         task = F.cross_entropy(out.logits, batch.y)
-        if state is None or not self.mu:  # without a state: nothing to push away from yet
+        if state is None or not self.mu:  # no previous model yet
             return task
-        ours, previous = (
+        near, far = (
             site.forward_eval(received.model, batch.x).z,
             site.forward_eval(state, batch.x).z,
         )
-        return task + self.mu * model_contrast(out.z, ours, previous, self.tau)
+        return task + self.mu * model_contrast(out.z, near, far, self.tau)
 
     def train(
         self, site: Site, received: Message, state: Model | None, context: RoundContext

@@ -27,8 +27,8 @@ from protofed.ops import model_exchange
 from protofed.ops.losses import prototype_contrastive
 from protofed.ops.prototype_collection import site_features
 
-MOST_STEPS = 100
-SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `resampled`, as in FedCSPC's code
+MOST_STEPS = 100  # of Lloyd's algorithm
+SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `bootstrap_prototypes`, as in FedCSPC's code
 
 Draw = Callable[[int], torch.Generator]  # the random stream of a class
 
@@ -98,7 +98,7 @@ def _by_class(
     return stack_prototypes(tables)
 
 
-GUIDE = "prototypes"  # an extra: a base method may have a use for `protos`
+PROTOTYPES = "prototypes"  # the name of the extra; `protos` is left to the base method
 Mode = Literal["weighted", "uniform", "multi", "bootstrap"]
 Scope = Literal["own", "all"]
 
@@ -124,7 +124,7 @@ def pgct_prototypes(
     table = kmeans_prototypes(z, labels, clusters, draw)
     if mode == "multi":
         return table
-    examples = labels.unique(return_counts=True)[1]  # a site's policy asks for these, not clusters
+    examples = labels.unique(return_counts=True)[1]  # a site's policy counts examples, not clusters
     return replace(table.uniform_mean(), counts=examples)
 
 
@@ -233,7 +233,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     @property
     def payload(self) -> Payload:
         base = self.base.payload
-        return base._replace(up=(*base.up, GUIDE), down=(*base.down, GUIDE))
+        return base._replace(up=(*base.up, PROTOTYPES), down=(*base.down, PROTOTYPES))
 
     def warning(self, net: Net) -> str:
         return self.base.warning(net)
@@ -259,7 +259,9 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> dict[ClientId, Message]:
         if context.exchange == 0:
             return self.base.send(site, model_exchange.unwrap_state(server), to, context)
-        return model_exchange.exchange_models(site, server.pending_replies, to, context, (GUIDE,))
+        return model_exchange.exchange_models(
+            site, server.pending_replies, to, context, (PROTOTYPES,)
+        )
 
     def train(
         self, site: Site, received: Message, state: Any, context: RoundContext
@@ -270,12 +272,12 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
         reply, state = self.base.train(now, received, state, context)
         model_exchange.check_complete_model(site, reply.model)
         protos = pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, context)
-        return replace(reply, extras={**reply.extras, GUIDE: protos}), state
+        return replace(reply, extras={**reply.extras, PROTOTYPES: protos}), state
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         table = pgct_prototype_template(self.proto_mode, self.clusters, site)
         return model_exchange.exchange_reply_schema(
-            self.base, site, received, context, {GUIDE: table}
+            self.base, site, received, context, {PROTOTYPES: table}
         )
 
     def loss(
@@ -283,7 +285,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> Tensor:
         out, protos = (
             site.forward_train(model, batch.x),
-            cast(Prototypes, received.extras[GUIDE]),
+            cast(Prototypes, received.extras[PROTOTYPES]),
         )
         total = nn.functional.cross_entropy(out.logits, batch.y)
         if self.alpha:
@@ -303,12 +305,12 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> model_exchange.WrappingServer:
         if context.exchange == 0:
             return replace(server, pending_replies=dict(replies))
-        state, told = (
+        state, merged = (
             model_exchange.unwrap_state(server),
             model_exchange.with_retrained_models(server.pending_replies, replies),
         )
         return model_exchange.wrap_state(
-            self.base.merge(site, state, told, context._replace(exchange=0))
+            self.base.merge(site, state, merged, context._replace(exchange=0))
         )
 
     def inference_model(self, site: Site, received: Message, state: Any) -> Model:

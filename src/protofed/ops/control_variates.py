@@ -19,7 +19,7 @@ from protofed.core.site import ClientId, Site
 from protofed.core.training import SGD
 
 Weights: TypeAlias = dict[str, Tensor]
-VARIATE = "variate"  # an extra: up the change of a client's variate, down the server's
+VARIATE = "variate"  # an extra: the change of a client's variate (up), the server's variate (down)
 
 
 @tree.node
@@ -30,7 +30,7 @@ class DriftServer(ServerState):
     `drift` has one tensor per weight.
     """
 
-    drift: Weights  # of a client: the sum of its moves theta_n - theta^t; here over all N clients
+    drift: Weights
 
     def client_start(self) -> Model:
         """Where clients start: mean model + mean drift, with the buffers of the mean model."""

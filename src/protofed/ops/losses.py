@@ -33,11 +33,11 @@ def prototype_contrastive(z: Tensor, y: Tensor, protos: Prototypes, tau: float) 
     row k is y_b} s_bk. An image whose class has no row adds nothing but still counts in the mean.
     Stable for any tau, unlike a ratio of sums of exponentials.
     """
-    likeness = F.normalize(z) @ F.normalize(protos.vectors.detach()).T / tau  # [B, K]
+    cosines = F.normalize(z) @ F.normalize(protos.vectors.detach()).T / tau  # [B, K]
     own = y[:, None] == protos.labels
     known = own.any(1)
-    ours = likeness.masked_fill(~own, -torch.inf)[known].logsumexp(1)
-    return (likeness[known].logsumexp(1) - ours).sum() / len(y)
+    own_rows = cosines.masked_fill(~own, -torch.inf)[known].logsumexp(1)
+    return (cosines[known].logsumexp(1) - own_rows).sum() / len(y)
 
 
 def prototype_mse(

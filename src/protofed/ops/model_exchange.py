@@ -41,7 +41,7 @@ def check_exchangeable(base: AnyMethod) -> AnyMethod:
     It must have one exchange per round and one model for all clients.
     """
     if base.exchanges != 1 or base.personal:
-        raise ValueError("needs a method with one leg a round and one model for all clients")
+        raise ValueError("needs a method with one exchange per round and one model for all clients")
     return base
 
 
@@ -66,9 +66,8 @@ class WrappingServer(ExchangeServer):
     The base's model is moved to `model`, so it is stored once; see `wrap_state`.
     """
 
-    base: ServerState = field(
-        default_factory=lambda: ServerState(Model())
-    )  # less its model: that is ours
+    # Without its model, which is in `model`.
+    base: ServerState = field(default_factory=lambda: ServerState(Model()))
 
 
 def wrap_state(base: ServerState) -> WrappingServer:
@@ -85,7 +84,7 @@ def unwrap_state(server: WrappingServer) -> ServerState:
 
 
 def with_retrained_models(
-    box: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
+    pending: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
 ) -> dict[ClientId, Message]:
     """Each client's first reply, with the model that it trained after the exchange.
 
@@ -94,7 +93,7 @@ def with_retrained_models(
     out.
     """
     return {
-        client: replace(box[client], model=reply.model, size=reply.size)
+        client: replace(pending[client], model=reply.model, size=reply.size)
         for client, reply in replies.items()
     }
 
@@ -112,8 +111,8 @@ def exchange_reply_schema(
     """
     if context.exchange == 1:
         return Message(received.model)
-    told = base.reply_schema(site, received, context)
-    return replace(told, extras={**told.extras, **extras})
+    schema = base.reply_schema(site, received, context)
+    return replace(schema, extras={**schema.extras, **extras})
 
 
 def check_complete_model(site: Site, model: Model) -> None:
@@ -122,8 +121,8 @@ def check_complete_model(site: Site, model: Model) -> None:
     if missing:
         parts = sorted({name.split(".")[0] for name in missing})
         raise ProtofedError(
-            f"the base method keeps {', '.join(parts)} at its client, so that its model cannot "
-            "be trained on at another\nchoose a base method that sends its whole model"
+            f"the base method keeps {', '.join(parts)} at its client, so no other client "
+            "can train its model further\nchoose a base method that sends its whole model"
         )
 
 
@@ -145,7 +144,7 @@ def phase_total(training: Training, epochs: PhaseEpochs) -> int:
 
 def exchange_models(
     site: Site,
-    box: Mapping[ClientId, Message],
+    pending: Mapping[ClientId, Message],
     to: Sequence[ClientId],
     context: RoundContext,
     extras: Sequence[str] = (),
@@ -156,8 +155,8 @@ def exchange_models(
     `to`, and `site` is the server's. A client alone gets its own model back.
     """
     partner = random_derangement(sorted(to), site.rng("exchange", context.round))
-    parcels = {client: box[partner[client]] for client in to}
+    chosen = {client: pending[partner[client]] for client in to}
     return {
-        client: Message(parcel.model, extras={name: parcel.extras[name] for name in extras})
-        for client, parcel in parcels.items()
+        client: Message(reply.model, extras={name: reply.extras[name] for name in extras})
+        for client, reply in chosen.items()
     }

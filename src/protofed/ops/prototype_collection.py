@@ -95,7 +95,7 @@ class FeatureRecorder:
     def __init__(self, site: Site):
         self.site = site
         self.seen: list[tuple[Tensor, Tensor]] = []  # features, classes
-        self.labels: Tensor | None = None  # of the batch at hand, in the last epoch
+        self.labels: Tensor | None = None  # of the current batch, if in the last epoch
 
     def __enter__(self) -> Self:
         self.hook = self.site.net.register_forward_hook(self._record)
@@ -109,7 +109,8 @@ class FeatureRecorder:
         self.labels = batch.y if batch.epoch == self.site.training.epochs - 1 else None
 
     def _record(self, net: nn.Module, inputs: object, out: NetOutput) -> None:
-        if self.labels is not None and torch.is_grad_enabled():  # not a look at another model
+        # Without gradients it is the evaluation of another model.
+        if self.labels is not None and torch.is_grad_enabled():
             self.seen.append((out.z.detach(), self.labels))
 
     def prototypes(self) -> Prototypes:

@@ -37,17 +37,17 @@ def init_generator(
     }
 
 
-def generate_vectors(seedling: dict[str, Tensor]) -> Tensor:
+def generate_vectors(generator: dict[str, Tensor]) -> Tensor:
     """Class vectors [C, features]: W_2 relu(W_1 seed_c + b_1) + b_2 for each class c.
 
     They are not normalised.
     """
-    hidden = F.linear(seedling["seed"], seedling["hidden.weight"], seedling["hidden.bias"])
-    return F.linear(hidden.relu(), seedling["out.weight"], seedling["out.bias"])
+    hidden = F.linear(generator["seed"], generator["hidden.weight"], generator["hidden.bias"])
+    return F.linear(hidden.relu(), generator["out.weight"], generator["out.bias"])
 
 
 def train_generator(
-    seedling: dict[str, Tensor],
+    generator: dict[str, Tensor],
     batches: Iterable[B],
     loss: Callable[[dict[str, Tensor], B], Tensor],
     lr: float,
@@ -57,4 +57,6 @@ def train_generator(
 
     ``loss(generator, batch)`` returns a scalar; usually it calls `generate_vectors`.
     """
-    return fit_model(seedling, batches, loss, SGD(lr=lr, momentum=momentum, weight_decay=0)).trained
+    return fit_model(
+        generator, batches, loss, SGD(lr=lr, momentum=momentum, weight_decay=0)
+    ).trained

@@ -35,7 +35,11 @@ SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row of both tables, in per cent; None where there is no number."""
+    """A row of a paper's table beside ours, in per cent; None where there is no number.
+
+    `known` is False if the printed numbers belong to another row (a misprint): then nothing is
+    compared. `our_delta` and `paper_delta` are differences of averages to the baseline.
+    """
 
     label: str
     ours: dict[str, SeedSpread | None]  # by column
@@ -64,7 +68,10 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class PaperComparison:
-    """A part of a table, ours beside the paper's."""
+    """One part of a paper's table, our scores beside the printed ones, with settings and notes.
+
+    At scale ``smoke`` it is not `comparable`: no difference to the paper is shown.
+    """
 
     part: str
     columns: tuple[str, ...]
@@ -128,7 +135,11 @@ def compare_with_paper(
     records: Sequence[RunRecord],
     faults: Mapping[Path, str],
 ) -> PaperComparison:
-    """A part's finished runs beside what the paper prints; rows without a run have no scores."""
+    """Compare the finished runs of a part with the printed numbers.
+
+    Rows whose runs failed have no scores; `faults` holds the reasons by run folder. If the baseline
+    failed, no row has a difference.
+    """
     notes = check_comparable(records)
     finished = {record.label for record in records}
     lost = recipe.baseline not in finished
@@ -201,7 +212,7 @@ Cells = list[list[str]]
 
 @dataclass(frozen=True)
 class RecipeReport:
-    """A table of a paper, as far as it could be run."""
+    """A paper's table as far as it could be run: compared parts, skipped parts, failed parts."""
 
     name: str
     table: PrintedTable
@@ -237,13 +248,13 @@ class RecipeReport:
 
 
 def part_header(part: PaperComparison) -> list[str]:
-    """The heads of a part's columns."""
+    """The column heads of a part; without the sign of differences where they mean nothing."""
     compared = ["same sign"] if part.comparable else []
     return ["method", "", *part.columns, f"to {part.baseline}", *compared]
 
 
 def part_rows(part: PaperComparison) -> Cells:
-    """A part's rows: ours, the paper's and, where it means something, the difference."""
+    """The rows of a part: ours, the paper's and, if the scale allows it, the difference."""
     return [row for line in part.lines for row in _three(part, line)]
 
 
@@ -273,7 +284,10 @@ def _signed(value: float | None, none: str) -> str:
 
 
 def part_footnotes(part: PaperComparison) -> list[str]:
-    """What must stand under a part, the scale first."""
+    """The lines under a part: what ran, the rule, known reasons for differences, and digests.
+
+    The scale comes first, so nobody takes a smoke run for a result.
+    """
     seeds = f"{len(part.seeds)} seed{'s' * (len(part.seeds) > 1)}"
     rounds = f"{part.rounds} round{'s' * (part.rounds > 1)}"
     rule = f"ours: accuracy in %, {part.rule} of {rounds}, {seeds}; to {part.baseline}: of averages"
@@ -282,7 +296,7 @@ def part_footnotes(part: PaperComparison) -> list[str]:
 
 
 def settings_by_source(values: Values) -> list[str]:
-    """One line for each source: the values that come from it."""
+    """One line per source (paper, public code, our choice) with the values that come from it."""
     lines = []
     for source, name in SOURCES.items():
         mine = [f"{key} {value}" for key, (value, whose) in values.items() if whose == source]
@@ -297,7 +311,10 @@ SETTINGS_NOTE = (
 
 
 def recipe_document(report: RecipeReport) -> TableDocument:
-    """One table per part with its notes and its settings by source, then the parts without one."""
+    """The whole report as text: a table per part with its notes and its settings by source.
+
+    Parts that were skipped or failed follow with their reason instead of a table.
+    """
     tables = [_part_table(part) for part in report.parts]
     missing = [TextTable((), (), name, why.splitlines()) for name, why in report.missing]
     return TableDocument([*tables, *missing], report.to_dict(), report.title)
@@ -318,7 +335,11 @@ HEADS = ["name", "paper", "table", "parts", "rows", *ALL_SCALES]
 
 
 class ListedRecipe(NamedTuple):
-    """A recipe in the list."""
+    """A recipe as ``protofed reproduce`` lists it, with rough times.
+
+    `seconds` are for one core and count the parts whose number of images is known; `whole` says
+    whether these are all parts.
+    """
 
     name: str
     paper: str

@@ -16,13 +16,17 @@ from protofed.spec.spec_parser import Raw
 
 
 class PaperValue(BaseModel):
-    """A piece of tables.json."""
+    """A piece of ``tables.json``, the printed numbers: no unknown keys, no change once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PrintedRow(PaperValue):
-    """A row as printed, in per cent."""
+    """A row as the paper prints it, in per cent.
+
+    `values` are in the order of the part's columns; `avg`, `std` and `delta` are None where the
+    paper prints none.
+    """
 
     values: tuple[float, ...]  # by column
     avg: float | None = None  # over the columns; none where a part is a single column
@@ -36,7 +40,10 @@ class PrintedRow(PaperValue):
 
 
 class PaperErratum(PaperValue):
-    """Something in a printed table that does not fit the rest of it."""
+    """An inconsistency in a printed table, such as a wrong average or a row that is printed twice.
+
+    A test recomputes all averages and differences and finds exactly the listed ones.
+    """
 
     kind: Literal["average", "delta", "copy", "text"]  # text: only told, not in the numbers
     row: str
@@ -45,7 +52,7 @@ class PaperErratum(PaperValue):
 
 
 class PrintedPart(PaperValue):
-    """A part of a printed table."""
+    """One part (usually one benchmark) of a printed table: its columns, rows and errata."""
 
     columns: tuple[str, ...]
     rows: dict[str, PrintedRow]
@@ -57,7 +64,7 @@ class PrintedPart(PaperValue):
 
 
 class PrintedTable(PaperValue):
-    """A table: where it stands, what it shows, and its parts by name."""
+    """A printed table: paper, venue, number, a caption in our words, and its parts by name."""
 
     paper: str
     venue: str
@@ -68,7 +75,7 @@ class PrintedTable(PaperValue):
 
 @cache
 def printed_table() -> dict[str, PrintedTable]:
-    """Every table by the name of its recipe."""
+    """All printed tables by the name of their recipe, read once from ``tables.json``."""
     text = (files(__package__) / "tables.json").read_bytes()
     return TypeAdapter(dict[str, PrintedTable]).validate_json(text)
 
@@ -82,7 +89,7 @@ SOURCES: dict[Source, str] = {
 
 
 class SourcedValue(NamedTuple):
-    """A value and where it comes from."""
+    """A setting and where it comes from: the paper, released code, or our own choice."""
 
     value: Any
     source: Source
@@ -92,7 +99,10 @@ Values = dict[str, SourcedValue]  # by dotted name, as on the command line: trai
 
 
 class SourcedFields(BaseModel):
-    """Fields of a spec or of a method, in one table for each source; none stands in two."""
+    """Settings in one TOML table per source; no setting may be in two of them.
+
+    `values` flattens them to ``{"training.lr": SourcedValue(0.01, "paper")}``.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -118,14 +128,20 @@ class SourcedFields(BaseModel):
 
 
 class RecipeRow(SourcedFields):
-    """One row: the paper's label, our method, and the fields that are not left to its defaults."""
+    """A row of a recipe: the paper's label, our method, and the method's fields with their sources.
+
+    Fields that are not set keep the method's defaults.
+    """
 
     label: str
     method: str
 
 
 class RecipePart(SourcedFields):
-    """A part of a table: one benchmark, with the columns that show it and what differs there."""
+    """A part of a recipe: one benchmark, its columns, and the settings that differ from the recipe.
+
+    `columns` maps the paper's names to our domains. `rows` sets fields of single rows in this part.
+    """
 
     name: str
     benchmark: str
@@ -136,7 +152,10 @@ class RecipePart(SourcedFields):
 
 
 class Recipe(SourcedFields):
-    """A table: settings of all parts, its rows, its parts."""
+    """A paper's table as experiments: shared settings, rows (methods) and parts (benchmarks).
+
+    Read from ``NAME.toml``; `raw` gives the experiment of one row in one part as plain data.
+    """
 
     name: str
     baseline: str  # the label of the row that differences are taken to
@@ -176,7 +195,9 @@ class Recipe(SourcedFields):
 
 
 def nest_values(values: Values) -> Raw:
-    """Values by dotted name as nested tables."""
+    """Settings by dotted name as nested tables: ``training.lr`` becomes ``{"training": {"lr":
+    ...}}``.
+    """
     tables: Raw = {}
     for name, (value, _) in values.items():
         *path, last = name.split(".")
@@ -189,7 +210,7 @@ def nest_values(values: Values) -> Raw:
 
 @cache
 def recipe_names() -> tuple[str, ...]:
-    """The recipes there are, in alphabetical order."""
+    """The names of all recipes, in alphabetical order."""
     return tuple(
         sorted(
             file.name.removesuffix(".toml")
@@ -200,13 +221,13 @@ def recipe_names() -> tuple[str, ...]:
 
 
 def read_recipe(name: str) -> Recipe:
-    """The recipe with a name; one that does not exist is refused with those that do."""
+    """Read a recipe by its name; an unknown name is refused with the known ones."""
     file = files(__package__) / f"{require_known_name('recipe', name, recipe_names())}.toml"
     return parse_recipe(name, tomllib.loads(file.read_text(encoding="utf-8")))
 
 
 def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
-    """Check plain data; every fault is told with the recipe's name."""
+    """Check the tables of a recipe; an error lists every fault with the recipe's name."""
     try:
         return Recipe.model_validate({**table, "name": name})
     except ValidationError as fault:

@@ -34,7 +34,11 @@ SMOKE_CLIENTS = 4
 
 
 class RunPlan(NamedTuple):
-    """What is to run for a part, and how its scores are read."""
+    """What runs for a part at a scale, and how its scores are read.
+
+    `columns` maps the paper's column names to the domains that run at this scale. `note` says what
+    runs instead of the recipe's rounds and seeds.
+    """
 
     part: RecipePart
     cells: tuple[GridCell, ...]
@@ -46,7 +50,10 @@ class RunPlan(NamedTuple):
 def plan_runs(
     recipe: Recipe, part: RecipePart, scale: Scale, seeds: int | None, runs: Path
 ) -> RunPlan:
-    """The runs of a part; `seeds` counts them, the recipe's number if None."""
+    """The runs of a part: every row with every seed, in folders below `runs`.
+
+    `seeds` is their number; None takes the recipe's at scale ``paper`` and one at the others.
+    """
     settings = nest_values(recipe.settings(part))
     scoring = settings["scoring"]
     count = seeds or (scoring["seeds"] if scale == "paper" else 1)
@@ -64,7 +71,10 @@ def plan_runs(
 
 
 def describe_scale(rounds: tuple[int, int], seeds: tuple[int, int]) -> str:
-    """What runs, each beside the recipe's number, and what a smaller one does to the scores."""
+    """What runs instead of the recipe, and what that does to the scores.
+
+    Both arguments are pairs: the number that runs, and the recipe's own.
+    """
     parts = {
         "round": (*rounds, "scores are lower"),
         "seed": (*seeds, "differences are less certain"),
@@ -104,7 +114,9 @@ def _smoke(raw: Raw) -> Raw:
 
 
 def missing_for_part(part: RecipePart, scale: Scale) -> str:
-    """Why a part cannot run, or nothing."""
+    """Why a part cannot run at a scale, for example because its images are missing; empty if it
+    can.
+    """
     if part.benchmark not in BENCHMARKS:
         return f"the images of {part.benchmark} cannot be had in protofed yet"
     if scale == "smoke":
@@ -117,7 +129,7 @@ def missing_for_part(part: RecipePart, scale: Scale) -> str:
 
 
 def choose_parts(recipe: Recipe, names: Sequence[str]) -> list[RecipePart]:
-    """The named parts of a recipe, or all."""
+    """The named parts of a recipe, or all of them if none is named."""
     return [recipe.part(name) for name in names] or list(recipe.parts)
 
 
@@ -134,7 +146,7 @@ PACE = {
 
 
 class RoundPace(NamedTuple):
-    """Seconds of one round's training, and of one scoring."""
+    """Seconds that one round of training and one evaluation take."""
 
     training: float
     scoring: float
@@ -146,7 +158,10 @@ class RoundPace(NamedTuple):
 
 
 def rough_estimate(recipe: Recipe, part: RecipePart, scale: Scale) -> float | None:
-    """Seconds of a part on one core, without measuring; none where the images are not known."""
+    """Seconds that a part takes on one core, from a table of measured nets; nothing is run.
+
+    None if the number of images is not known.
+    """
     if part.benchmark not in BENCHMARKS or part.images is None:
         return None
     raw = nest_values(recipe.settings(part))
@@ -161,7 +176,10 @@ def rough_estimate(recipe: Recipe, part: RecipePart, scale: Scale) -> float | No
 def measured_estimate(
     plans: Iterable[RunPlan], open_cells: Callable[[RunPlan], list[GridCell]], workers: int
 ) -> float:
-    """Seconds that all unfinished runs may take, by a few batches of the first row of each part."""
+    """Seconds that all unfinished runs may take, from a few batches of the first row of each part.
+
+    `open_cells` returns the unfinished runs of a plan; `workers` of them run at a time.
+    """
     total = 0.0
     for plan in plans:
         left = open_cells(plan)
@@ -172,7 +190,9 @@ def measured_estimate(
 
 
 def measure_pace(experiment: Experiment) -> RoundPace:
-    """Train on one batch and score one block, and multiply."""
+    """Time one training batch and one evaluation block of an experiment, and extrapolate to a
+    round.
+    """
     with torch_threads(experiment.threads):
         federation = build_federation(experiment)
         site = max(federation.sites.values(), key=lambda site: len(site.train))

@@ -24,7 +24,7 @@ from protofed.paper_tables.run_plan import (
 
 
 class ReadyRecipe(NamedTuple):
-    """A recipe at a scale, checked: what will run, and what cannot."""
+    """A recipe at a scale after all checks: the plans that will run, and why other parts cannot."""
 
     recipe: Recipe
     scale: Scale
@@ -42,14 +42,17 @@ class ReadyRecipe(NamedTuple):
 
 
 def unfinished_cells(cells: Sequence[GridCell]) -> list[GridCell]:
-    """The runs that are still to do."""
+    """The cells whose runs are not finished yet."""
     return [cell for cell in cells if not RunDir(cell.folder).done.exists()]
 
 
 def prepare_recipe(
     recipe: Recipe, scale: Scale, parts: Sequence[str], seeds: int | None, runs: Path
 ) -> ReadyRecipe:
-    """Check every spec and look for the images; stop if no part can run."""
+    """Check every spec of a recipe and look for its images; stop if no part can run.
+
+    `parts` names the parts to run, all if empty. Parts without images are skipped with the reason.
+    """
     asked = choose_parts(recipe, parts)
     skipped = {part.name: why for part in asked if (why := missing_for_part(part, scale))}
     if len(skipped) == len(asked):
@@ -63,7 +66,10 @@ def prepare_recipe(
 
 
 def run_recipe(ready: ReadyRecipe, workers: int, watch: Watch) -> RecipeReport:
-    """Run what is not finished and lay the scores beside the printed ones."""
+    """Run what is not finished and compare the scores with the printed ones.
+
+    Runs that fail do not stop the others; a part of which every run failed has no table.
+    """
     faults = run_all(ready.cells, workers, watch)
     parts, failed = [], {}
     for one in ready.plans:

@@ -56,7 +56,7 @@ def atomic_write(path: Path, content: bytes) -> None:
             write_all(stream.fileno(), content)
             sync_file(stream.fileno())
         rename_over(temporary, path)
-    except BaseException:  # a full disk has no room for what cannot be finished
+    except BaseException:  # on a full disk, free what cannot be finished
         with suppress(OSError):
             temporary.unlink()
         raise
@@ -155,7 +155,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    handle = os.open(path, flags | os.O_NONBLOCK)  # else a pipe without a writer is waited for
+    handle = os.open(path, flags | os.O_NONBLOCK)  # or opening a pipe would wait for a writer
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a file", path)

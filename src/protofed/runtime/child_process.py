@@ -47,7 +47,9 @@ def exit_with_pipe(life: int) -> None:
     """
 
     def wait() -> None:
-        os.read(life, 1)  # nobody writes: this ends when the parent has, however it did
+        os.read(
+            life, 1
+        )  # nothing is ever written: this returns when the parent has ended, however it did
         if os.getpgid(0) == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
@@ -62,7 +64,7 @@ def _wait() -> None:
         os._exit(1)
 
 
-LONGEST_END = 5.0  # seconds that a process has to end by itself
+LONGEST_END = 5.0  # seconds after which a process is killed
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -85,7 +87,7 @@ def stop_on_sigterm() -> None:
     """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, stop)

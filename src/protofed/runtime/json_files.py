@@ -10,7 +10,7 @@ from typing import Any
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.atomic_io import read_file_bytes
 
-DEEPEST = 40  # levels of lists and tables in one another; ours have fewer than ten
+DEEPEST = 40  # levels of nested lists and objects; ours have fewer than ten
 
 
 def parse_json(text: bytes | str, source: object) -> Any:
@@ -23,7 +23,9 @@ def parse_json(text: bytes | str, source: object) -> Any:
         content = json.loads(text)
     except RecursionError as fault:
         raise ProtofedError(f"{source}: nested too deeply to be read") from fault
-    except ValueError as fault:  # also bytes that are no text, and numbers of thousands of digits
+    except (
+        ValueError
+    ) as fault:  # also bytes that are not text, and numbers with thousands of digits
         raise ProtofedError(f"{source}: not JSON: {printable_text(str(fault), 200)}") from fault
     if not _is_shallow(content):
         raise ProtofedError(f"{source}: nested deeper than {DEEPEST} levels")
@@ -49,7 +51,7 @@ def read_json_file(path: Path) -> Any:
 
 
 def _is_text(text: bytes | str, content: object) -> bool:
-    """Whether all its texts can be written; JSON can tell of halves of characters, which cannot."""
+    """Whether all its texts can be encoded; JSON can hold halves of characters, which cannot."""
     halves = "\\ud" if isinstance(text, str) else b"\\ud"
     try:
         if halves in text.lower():  # type: ignore[operator]
@@ -60,7 +62,7 @@ def _is_text(text: bytes | str, content: object) -> bool:
 
 
 def _is_shallow(content: object) -> bool:
-    """Whether nothing lies deeper than is allowed; what does would exhaust the stack later on."""
+    """Whether nothing is nested deeper than allowed; that would exhaust the stack later."""
     level = [content]
     for _ in range(DEEPEST):
         level = [child for one in level for child in _children(one)]
@@ -101,12 +103,12 @@ def require_object(what: str, value: object) -> dict[str, object]:
     return value
 
 
-def require_fields(told: dict[str, object], fields: Iterable[str]) -> None:
+def require_fields(found: dict[str, object], fields: Iterable[str]) -> None:
     """Refuse an object whose fields are not exactly these."""
     for name in fields:
-        if name not in told:
+        if name not in found:
             raise ProtofedError(f"{name} is missing")
-    for name in told:
+    for name in found:
         if name not in fields:
             raise ProtofedError(f"{printable_text(name, 40)} is no field that is known here")
 
@@ -141,7 +143,7 @@ def _span(least: int, most: int) -> str:
 
 
 def _refused(what: str, wanted: str, value: object) -> ProtofedError:
-    """What is wrong; of a list or object nothing is shown, as it may be of any depth."""
+    """The error for a wrong value; of a list or object only the type is shown."""
     nested = isinstance(value, (list, dict))
     shown = f"a {type(value).__name__}" if nested else printable_text(repr(value), 40)
     return ProtofedError(f"{what} must be {wanted}, not {shown}")

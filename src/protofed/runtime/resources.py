@@ -51,7 +51,7 @@ def _read(path: str) -> str:
         return ""
 
 
-# What torch, oneDNN and C++ say of it; all of them raise a bare RuntimeError.
+# How torch, oneDNN and C++ word it; all of them raise a bare RuntimeError.
 SIGNS = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc", "bad alloc")
 ASKED = re.compile(r"tried to allocate (\d+) bytes")
 
@@ -62,8 +62,8 @@ def is_out_of_memory(fault: BaseException) -> bool:
     Torch raises a bare RuntimeError for it, which is recognised by its text.
     """
     if isinstance(fault, RuntimeError):
-        told = str(fault).lower()
-        return any(sign in told for sign in SIGNS)
+        text = str(fault).lower()
+        return any(sign in text for sign in SIGNS)
     return isinstance(fault, MemoryError) or getattr(fault, "errno", None) == errno.ENOMEM
 
 
@@ -72,7 +72,7 @@ TRAINING = "use smaller batches (training.batch), a smaller net, or fewer proces
 
 @contextmanager
 def explain_oom(whom: str, advice: str = TRAINING) -> Iterator[None]:
-    """Turn running out of memory in this block into a `ProtofedError` that says who and what helps.
+    """Turn running out of memory in this block into a `ProtofedError` with advice.
 
     `whom` begins the text ("client 3, in round 2,") and `advice` is the hint. Other exceptions pass
     unchanged.
@@ -87,8 +87,8 @@ def explain_oom(whom: str, advice: str = TRAINING) -> Iterator[None]:
         raise ProtofedError(f"{whom} ran out of memory{more}", hint=advice) from None
 
 
-# From glibc's malloc.h. Large tensors then come from the heap, and freed ones stay in it: without
-# this every step pays for fresh pages, which the kernel must fill with zeros first.
+# From glibc's malloc.h. Large tensors then come from the heap, and freed ones stay in it. Without
+# this every step pays for new pages, which the kernel must first fill with zeros.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 SETTINGS = {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26}
 

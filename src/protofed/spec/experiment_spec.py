@@ -54,7 +54,7 @@ from protofed.spec.spec_faults import (
 
 
 def method_name(method: AnyMethod) -> str:
-    """The command-line name of a method; for one that is not ours, its full class name."""
+    """The command-line name of a method; for a method that is not ours, its full class name."""
     kind = FedAvg if type(method) is Method else type(method)  # whose defaults Method holds
     for name, known in METHODS.items():
         if kind is known:
@@ -63,10 +63,10 @@ def method_name(method: AnyMethod) -> str:
 
 
 def describe_method(method: AnyMethod) -> dict[str, Any]:
-    """A method as plain data: its name and its hyperparameters, methods among them likewise.
+    """A method as plain data: its name and hyperparameters, with nested methods likewise.
 
-    A method that is not ours is told apart by its file's source too, so that an edited one is a new
-    run; in a script, which says more than the method, by its class alone.
+    A method that is not ours also carries a digest of its file, so an edited method is a new run.
+    In a script, which contains more than the method, only the class counts.
     """
     fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     name = method_name(method)
@@ -133,7 +133,7 @@ def _known_source(name: str) -> str:
 
 
 def benchmark_of(field: str, ge: int | None = None, le: int | None = None) -> Any:
-    """A default that the chosen benchmark decides, and the range of what may replace it."""
+    """A field whose default comes from the chosen benchmark, with the range of other values."""
     return Field(
         default_factory=lambda done: getattr(benchmark_info(done["name"]), field),
         ge=ge,
@@ -170,7 +170,13 @@ class SpecSection(BaseModel):
 
 
 class Data(SpecSection):
-    """Which images, and how a net sees them; what is not said comes from the benchmark."""
+    """Which images a run uses, and how a net sees them; defaults come from the benchmark.
+
+    `name` is a benchmark or a folder of images. `revision` identifies the content: a version for a
+    benchmark, a digest for a folder. ::
+
+        Data(name="office-caltech", domains=("amazon", "dslr"))
+    """
 
     name: Annotated[str, AfterValidator(_known_source)] = "digits-mini"  # or a folder of images
     domains: tuple[str, ...] = benchmark_of("domains")
@@ -249,13 +255,22 @@ def _wants_public(method: AnyMethod) -> bool:
 
 
 class PublicImages(SpecSection):
-    """Images that everyone may see, for methods that need them: training images of no client."""
+    """Images that all participants may see, for methods that need them.
+
+    They are training images that no client holds, the same number from each domain.
+    """
 
     samples: int = Field(default=1000, ge=1, strict=True)  # in all; the same from each domain
 
 
 class Experiment(SpecSection):
-    """One run. Equal experiments have equal digests and give equal bits."""
+    """Everything that decides the numbers of a run; equal experiments give equal bits.
+
+    All fields have defaults, and the resolved values are saved in the run folder. `digest` names
+    the experiment; it is part of the default folder's name. ::
+
+        Experiment(method=FedProx(mu=0.1), data=Data(name="digits"), rounds=40, seed=1)
+    """
 
     data: Data = Field(default_factory=Data)
     method: Annotated[

@@ -17,17 +17,22 @@ KnownFields = Mapping[str, Sequence[str]]  # by section; "" names the fields of 
 
 
 def unknown_name_error(name: str, known: Iterable[str]) -> PydanticCustomError:
-    """The fault of a name that is not among the known ones; it carries both for the message."""
+    """The fault of an unknown name inside a validator; it carries the known names for the
+    message.
+    """
     return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
 
 
 def fault_lines_error(lines: Iterable[str]) -> PydanticCustomError:
-    """A fault that is already explained, one line each, with the field's name in front."""
+    """The fault of a part that explains itself: complete lines, each with its field's name."""
     return PydanticCustomError("explained", "explained", {"lines": list(lines)})
 
 
 def spec_error(fault: ValidationError, known: KnownFields) -> ProtofedError:
-    """The error to raise in place of pydantic's: at most five lines, all of them printable."""
+    """The error to raise in place of pydantic's: at most five printable lines.
+
+    `known` holds the fields that exist, for "did you mean".
+    """
     lines = [printable_text(line) for line in explain_faults(fault, (), known)]
     if len(lines) > MOST_LINES:
         rest = len(lines) - MOST_LINES + 1
@@ -62,7 +67,7 @@ def explain_faults(fault: ValidationError, where: tuple[str, ...], known: KnownF
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """A name that is not known, the nearest one that is, and all of them."""
+    """The text for an unknown name: the nearest known one, and all of them."""
     names = list(known)
     return f"unknown name '{name}'{did_you_mean(name, names)} (known: {', '.join(names)})"
 

@@ -20,7 +20,10 @@ Raw = dict[str, Any]
 
 
 def read_spec(path: Path) -> Raw:
-    """The tables of a TOML file, or of a run folder's spec.json, as plain data."""
+    """Read a TOML file, or the ``spec.json`` of a run folder, as plain data.
+
+    Nothing is checked but the syntax and the size; `parse_experiment` checks the content.
+    """
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ProtofedError(f"{path}: larger than 1 MiB, so hardly a spec")
@@ -42,7 +45,10 @@ def read_spec(path: Path) -> Raw:
 
 
 def set_field(raw: Raw, assignment: str) -> Raw:
-    """Apply one ``section.field=value``; the value is read as TOML, or as text if it is none."""
+    """Apply one assignment ``section.field=value`` to plain data; return a copy.
+
+    The value is parsed as TOML (``0.1``, ``true``, ``["a", "b"]``), or taken as text if it is none.
+    """
     path, equals, text = assignment.partition("=")
     if not equals or not all(key.strip() for key in path.split(".")):
         raise ProtofedError(f"{assignment}: write section.field=value")
@@ -71,7 +77,10 @@ def _put(raw: Raw, keys: list[str], value: object) -> Raw:
 
 
 def choose_named(raw: Raw, section: str, name: str) -> Raw:
-    """Name the method or the data set, dropping what was said about another one."""
+    """Choose the method or the data set by name, and drop settings of another one.
+
+    ``choose_named({"method": {"name": "fedprox", "mu": 1}}, "method", "fpl")`` loses ``mu``.
+    """
     given = raw.get(section)
     fields = given if isinstance(given, dict) and given.get("name", name) == name else {}
     return {**raw, section: {**fields, "name": name}}

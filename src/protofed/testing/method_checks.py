@@ -19,7 +19,7 @@ from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import torch_threads
 from protofed.engines.engine import RoundEvent, expected_reply, require_replies
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.testing.toy_federation import toy_sites
 
 ROUNDS = 4
@@ -51,7 +51,7 @@ class AuditEngine(LocalEngine[S, C]):
         replies = require_replies(super().exchange(arrived, context))
         for client, (received, packed, state) in before.items():
             if pack_tree(arrived[client]) != received:
-                self.changed.add("train() changed its received")
+                self.changed.add("train() changed the message that it received")
             if pack_tree(state) != packed:
                 self.changed.add("train() changed the state that it was given")
         return {c: self._arrived(c, messages[c], m, context) for c, m in replies.items()}
@@ -59,7 +59,7 @@ class AuditEngine(LocalEngine[S, C]):
     def _arrived(
         self, client: ClientId, received: Message, reply: Message, context: RoundContext
     ) -> Message:
-        """A reply from its bytes, which must not be more than the method lets expect."""
+        """A reply decoded from its bytes, which must not exceed what its schema allows."""
         allowed = expected_reply(self.method, self.sites[client], client, received, context)
         return cast(Message, decode_reply(pack_tree(reply), allowed))
 
@@ -98,7 +98,7 @@ class MethodTrial(Generic[S, C]):
         if event.refused or event.diverged:
             self.refused.append(event.reason)
 
-    def _listen(self, sent: Mail, received: Mail) -> None:
+    def _listen(self, sent: Messages, received: Messages) -> None:
         self.sent += sent.values()
         self.received += received.values()
 
@@ -108,21 +108,21 @@ class MethodTrial(Generic[S, C]):
         server: S | None = None,
         rounds: Iterable[int] = range(ROUNDS),
         who: Callable[[int], Sequence[ClientId]] | None = None,
-        tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+        tell: Callable[[Messages, Messages], None] = lambda sent, received: None,
     ) -> S:
         """Run some rounds with an engine's method, from a server state or from the start."""
         method = engine.method
         now = method.init_server(self.site) if server is None else server
         for number in rounds:
             chosen = self.everyone if who is None else who(number)
-            step = RoundContext(number, ROUNDS)
-            now = run_round(method, self.site, now, engine, chosen, step, tell, self._note)
+            context = RoundContext(number, ROUNDS)
+            now = run_round(method, self.site, now, engine, chosen, context, tell, self._note)
         return now
 
     def same(self, server: S, engine: LocalEngine[S, C]) -> bool:
         """Whether a second run ended as the first did: server and every client, bit for bit."""
-        mine, theirs = (dict(sorted(e.states.items())) for e in (self.engine, engine))
-        return tree.equal(self.server, server) and tree.equal(mine, theirs)
+        first, second = (dict(sorted(e.states.items())) for e in (self.engine, engine))
+        return tree.equal(self.server, server) and tree.equal(first, second)
 
     def finite(self) -> Iterator[str]:
         for where, state in (("server", self.server), ("client", self.engine.states)):
@@ -134,20 +134,20 @@ class MethodTrial(Generic[S, C]):
         server = self.play(engine)
         yield from sorted(engine.changed)
         if not engine.changed and not self.same(server, engine):
-            yield "another result when messages are serialised: something travels beside Message"
+            yield "serialising messages changes the result: something travels outside Message"
 
     def pure_server(self) -> Iterator[str]:
         method, site, server, engine = self.method, self.site, self.server, self.engine_copy()
-        for leg in range(method.exchanges):
-            step = RoundContext(ROUNDS, ROUNDS + 1, leg)
+        for exchange in range(method.exchanges):
+            context = RoundContext(ROUNDS, ROUNDS + 1, exchange)
             before = pack_tree(server)
-            sent = method.send(site, server, self.everyone, step)
-            replies = require_replies(engine.exchange(sent, step))
-            letters = pack_tree(replies)
-            merged = method.merge(site, server, replies, step)
+            sent = method.send(site, server, self.everyone, context)
+            replies = require_replies(engine.exchange(sent, context))
+            packed = pack_tree(replies)
+            merged = method.merge(site, server, replies, context)
             if pack_tree(server) != before:
                 yield "send() or merge() changed the server state that it was given"
-            if pack_tree(replies) != letters:
+            if pack_tree(replies) != packed:
                 yield "merge() changed the replies that it was given"
             server = merged
 
@@ -156,17 +156,15 @@ class MethodTrial(Generic[S, C]):
         product, state = self.method.publish(self.server), self.engine.state(client)
         before = pack_tree(self.server), pack_tree(product), pack_tree(state)
         for x, _ in site.eval_batches(site.train):
-            scores = {"predict()": self.method.predict(site, product, state, x)}
-            for name, table in {
-                **scores,
-                **self.method.auxiliary_predictions(site, product, state, x),
-            }.items():
-                if table.shape != (len(x), site.classes):
-                    yield f"{name} gives scores {list(table.shape)}, not [images, classes]"
-                elif table.isnan().any():
+            main = {"predict()": self.method.predict(site, product, state, x)}
+            others = self.method.auxiliary_predictions(site, product, state, x)
+            for name, scores in {**main, **others}.items():
+                if scores.shape != (len(x), site.classes):
+                    yield f"{name} gives scores {list(scores.shape)}, not [images, classes]"
+                elif scores.isnan().any():
                     yield f"{name} gives NaN"
         if (pack_tree(self.server), pack_tree(product), pack_tree(state)) != before:
-            yield "publish(), predict() or opinions() changed what it was given"
+            yield "publish(), predict() or auxiliary_predictions() changed what it was given"
 
     def engine_copy(self) -> LocalEngine[S, C]:
         """An engine in the state in which the first run ended, sharing no memory with it."""
@@ -190,7 +188,7 @@ class MethodTrial(Generic[S, C]):
         saved: S = unpack_tree(pack_tree(server))
         if not self.same(self.play(second, saved, range(half, ROUNDS)), second):
             yield (
-                "save, load and continue differs from an unbroken run: "
+                "a run that was saved and loaded differs from an uninterrupted one: "
                 "state must live in the server state, the client state or the message"
             )
 
@@ -221,21 +219,21 @@ class MethodTrial(Generic[S, C]):
                 return
 
     def bytes_as_documented(self) -> Iterator[str]:
-        travels = self.method.payload
-        for name, messages, told in (
-            ("up", self.received, travels.up),
-            ("down", self.sent, travels.down),
+        payload = self.method.payload
+        for name, messages, declared in (
+            ("up", self.received, payload.up),
+            ("down", self.sent, payload.down),
         ):
             found = {part for message in messages for part in message.parts}
-            if found != set(told):
+            if found != set(declared):
                 yield (
-                    f"travels.{name} says {sorted(told) or 'nothing'}, "
+                    f"payload.{name} says {sorted(declared) or 'nothing'}, "
                     f"but {sorted(found) or 'nothing'} travelled"
                 )
 
     def admitted(self) -> Iterator[str]:
         if self.refused:
-            yield f"its replies are refused ({self.refused[0]}): say in expects() how they look"
+            yield f"its replies are refused ({self.refused[0]}): describe them in reply_schema()"
 
     def own_randomness(self) -> Iterator[str]:
         before = torch.get_rng_state()
@@ -255,7 +253,7 @@ CHECKS: tuple[Callable[[MethodTrial[Any, Any]], Iterator[str]], ...] = (
     MethodTrial.client_state_moves,
     MethodTrial.bytes_as_documented,
     MethodTrial.own_randomness,
-    MethodTrial.admitted,  # last, as it looks at the rounds of all others
+    MethodTrial.admitted,  # last: it looks at the rounds of all others
 )
 
 
