@@ -59,7 +59,7 @@ SETTINGS = {
 class FigureOptions:
     """The options of all kinds of figures; each kind uses some of them.
 
-    `rounds` chooses models by round, `domain` one domain, `by` the meaning of colours, `rule` the
+    `rounds` chooses models by round, `domain` one domain, `by` the meaning of colours, `score` the
     scoring rule, `images` the number of examples, and `seed` all random choices.
     """
 
