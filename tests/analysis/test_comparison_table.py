@@ -125,7 +125,7 @@ def test_rows_scored_by_different_rules_are_refused(records: list[RunRecord]) ->
     assert compare_records([records[0], other], rule="last").rule == "last round"
     lacking = score_rules(2, [["print"], ["print"]])
     other = records[2]._replace(result=replace(records[2].result, rules=lacking))
-    with pytest.raises(ProtofedError, match=r"last round, without print\)\nrepeat those"):
+    with pytest.raises(ProtofedError, match=r"last round, without print\)\nrepeat the runs"):
         compare_records([records[0], other], rule="last")
 
 

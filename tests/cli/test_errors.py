@@ -107,9 +107,9 @@ def test_a_folder_with_something_else_is_not_touched(cli: Cli, tiny: Path) -> No
     Path("full").mkdir()
     Path("full/letter.txt").write_text("dear")
     err = complaint(cli, "run", "--spec", tiny, "--out", "full")
-    assert err == "error: full is not an empty folder: choose another --out\n"
+    assert err == "error: full is not an empty folder\nchoose another --out\n"
     err = complaint(cli, "run", "--spec", tiny, "--out", "full/letter.txt")
-    assert err == "error: full/letter.txt is not an empty folder: choose another --out\n"
+    assert err == "error: full/letter.txt is not an empty folder\nchoose another --out\n"
     err = complaint(cli, "run", "--spec", tiny, "--out", "full/letter.txt/a")
     assert err.splitlines()[-1] == "error: cannot write to full/letter.txt/a: Not a directory"
     assert Path("full/letter.txt").read_text() == "dear"

@@ -56,7 +56,7 @@ def test_every_option_reaches_the_figure(made: Made) -> None:
     for option, value in {
         "rounds": "1,10",
         "by": "domain",
-        "rule": "last",
+        "score": "last",
         "images": "2",
         "seed": "3",
     }.items():

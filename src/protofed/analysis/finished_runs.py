@@ -19,8 +19,9 @@ APART = ("method", "seed", "public")  # what the runs of one table may differ in
 class RunRecord(NamedTuple):
     """One finished run as tables and figures use it.
 
-    `label` names its row, `world` holds the data digests and versions of ``env.json``, and `partition`
-    is the SHA-256 of ``partition.json``, equal for runs that gave each client the same images.
+    `label` names its row, `world` holds the data digests and versions of ``env.json``, and
+    `partition` is the SHA-256 of ``partition.json``, equal for runs that gave each client the same
+    images.
     """
 
     label: str
@@ -34,7 +35,8 @@ class RunRecord(NamedTuple):
 def read_record(folder: Path, label: str | None = None) -> RunRecord:
     """Read a finished run from its folder; without a `label` the row is called after the method.
 
-    A folder without a finished run, or with a spec or scores that the run did not write, is refused.
+    A folder without a finished run, or with a spec or scores that the run did not write, is
+    refused.
     """
     place = RunDir(folder)
     if not place.done.exists():

@@ -17,7 +17,10 @@ FULL = "full"  # the method as it is, among its ablations
 
 
 class GridVariant(NamedTuple):
-    """One row of a table before it runs: its label, and its experiment as plain data without a seed."""
+    """One row of a table before it runs.
+
+    `label` names the row; `raw` is its experiment as plain data, without a seed.
+    """
 
     label: str
     raw: Raw
@@ -38,8 +41,8 @@ class GridCell(NamedTuple):
 def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
     """One variant per word; a colon introduces settings of the method.
 
-    ``named_variants(["fedavg", "fpl:tau=0.05,upcr=0"], raw)`` gives the rows ``FedAvg`` and
-    ``FPL (tau=0.05,upcr=0)``, which share everything in `raw`. Equal labels are refused.
+    ``named_variants(["fedavg", "fpl:tau=0.05,upcr=0"], raw)`` gives the rows ``FedAvg`` and ``FPL
+    (tau=0.05,upcr=0)``, which share everything in `raw`. Equal labels are refused.
     """
     variants = []
     for word in words:
@@ -76,8 +79,8 @@ def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
 def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]:
     """All combinations of axes such as ``method.alpha=0.1,0.4`` for one method.
 
-    Fields that decide who holds which images are refused, because the rows of a table must train and
-    be scored on the same images.
+    Fields that decide who holds which images are refused, because the rows of a table must train
+    and be scored on the same images.
     """
     choices: list[list[tuple[str, str]]] = []
     for axis in axes:
@@ -103,8 +106,8 @@ def grid_variants(name: str, axes: Iterable[str], raw: Raw) -> list[GridVariant]
 def grid_cells(variants: Sequence[GridVariant], seeds: Sequence[int], runs: Path) -> list[GridCell]:
     """Every variant with every seed; all specs are checked before anything runs.
 
-    A run folder below `runs` is named by the experiment's digest, so an experiment that was run before
-    is found again, whatever command made it.
+    A run folder below `runs` is named by the experiment's digest, so an experiment that was run
+    before is found again, whatever command made it.
     """
     made = []
     for label, raw in variants:

@@ -70,8 +70,8 @@ def _stop(number: int, frame: object) -> None:
 class RunPool:
     """Runs the cells of a grid in processes and follows them by what their run folders say.
 
-    A run that another program is executing is waited for: it is read when finished, and resumed here
-    if that program ends early. `play` returns the faults of failed runs by folder.
+    A run that another program is executing is waited for: it is read when finished, and resumed
+    here if that program ends early. `play` returns the faults of failed runs by folder.
     """
 
     def __init__(self, cells: Sequence[GridCell], workers: int, watch: Watch):

@@ -83,8 +83,8 @@ def _call() -> None:
 def main() -> None:
     """Run the command line, as the console script ``protofed`` does.
 
-    An error that the user can fix ends as a few lines on stderr and exit code 2, without a traceback.
-    Its hint names options as flags.
+    An error that the user can fix ends as a few lines on stderr and exit code 2, without a
+    traceback. Its hint names options as flags.
     """
     guard_streams()
     telling.set(show_count_progress)

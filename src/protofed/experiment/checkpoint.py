@@ -27,7 +27,10 @@ NAME = "round-"
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint on disk: the state after `round` finished rounds."""
+    """A checkpoint on disk: the state after `round` finished rounds.
+
+    The folder holds the server's state, the clients' private states and a manifest.
+    """
 
     round: int
     folder: Path
@@ -69,8 +72,8 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint that is either complete or absent.
 
-    The last file, ``manifest.json``, holds the digests of all others and of the scores so far. It also
-    names the experiment by its digest, so no other experiment can resume from it.
+    The last file, ``manifest.json``, holds the digests of all others and of the scores so far. It
+    also names the experiment by its digest, so no other experiment can resume from it.
     """
     with atomic_directory(folder) as made:
         atomic_write(made / SERVER, pack_tree(server))

@@ -27,8 +27,8 @@ WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
     """Write the model card, then the file ``done`` that marks the run as finished.
 
-    In this order no finished run lacks a card. ``done`` holds the digest of the scores, so files that
-    are swapped later are noticed.
+    In this order no finished run lacks a card. ``done`` holds the digest of the scores, so files
+    that are swapped later are noticed.
     """
     scores = file_sha256(folder.scores)  # to notice files that were swapped
     done: DoneRecord = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
@@ -52,8 +52,8 @@ def model_card(folder: RunDir) -> str:
 def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> str:
     """Make the model card of a run as Markdown; its method need not be one of protofed's own.
 
-    It states scores, training data, what was sent, limits, and how to repeat the run. All names in it
-    are escaped, because folders of images may come from anyone.
+    It states scores, training data, what was sent, limits, and how to repeat the run. All names in
+    it are escaped, because folders of images may come from anyone.
     """
     world = run_records.read_record_file(run_records.WORLD, folder.path / "env.json")
     holdings = run_records.read_record_file(run_records.HOLDINGS, folder.path / "partition.json")

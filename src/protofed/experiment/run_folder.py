@@ -31,7 +31,8 @@ class RunDir:
     """The folder of one run: where its files are, and how they are written and read.
 
     Files are replaced atomically; only the ``.jsonl`` files grow line by line. `locked` keeps other
-    processes out, `find` returns where to resume. A folder belongs to one experiment, by its digest.
+    processes out, `find` returns where to resume. A folder belongs to one experiment, by its
+    digest.
     """
 
     def __init__(self, path: Path):
@@ -208,7 +209,10 @@ class RunDir:
 
 
 def check_is_run(folder: Path) -> None:
-    """Stop with an error if a folder is not a run; name the runs inside it, if there are any."""
+    """Stop with an error if a folder is not a run.
+
+    If it contains runs, the error names some of them: a parent folder is the usual slip.
+    """
     if not folder.is_dir():
         raise ProtofedError(f"{folder}: no such folder; `protofed run` begins a run")
     if not (folder / "spec.json").exists():

@@ -46,8 +46,8 @@ def create_local_engine(
 ) -> LocalEngine[Any, Any]:
     """The engine for a run on this machine: one process, or several if memory and cores allow.
 
-    `asked` clients train per round. With ``workers="auto"`` the first seconds run in one process, as
-    starting others costs about that much. A GPU is always used by one process.
+    `asked` clients train per round. With ``workers="auto"`` the first seconds run in one process,
+    as starting others costs about that much. A GPU is always used by one process.
     """
     method, everyone, tests = experiment.method, federation.everyone, federation.tests
     device = torch.device(experiment.device)
@@ -73,7 +73,8 @@ def create_local_engine(
 class RunProgress(NamedTuple):
     """How far a run is, for whoever watches: called once before the first round, then after each.
 
-    `mean` is the newest mean accuracy, without the domains in `missing`. `notices` appear once each.
+    `mean` is the newest mean accuracy, without the domains in `missing`. `notices` appear once
+    each.
     """
 
     round: int
@@ -143,8 +144,8 @@ def default_folder(experiment: Experiment) -> Path:
 class ExperimentRun(Generic[S, C]):
     """One experiment from its newest checkpoint, or from the start, to ``done``.
 
-    Plays rounds, scores them, and writes every line and checkpoint to the run folder. It is the same
-    loop for every method and every engine; `close` ends the engine's processes.
+    Plays rounds, scores them, and writes every line and checkpoint to the run folder. It is the
+    same loop for every method and every engine; `close` ends the engine's processes.
     """
 
     def __init__(
@@ -258,7 +259,10 @@ class ExperimentRun(Generic[S, C]):
 
 
 def clients_per_round(experiment: Experiment, clients: int) -> int:
-    """How many of `clients` take part in a round: the spec's share of them, at least one."""
+    """How many of `clients` take part in a round.
+
+    The share that the spec's `participation` sets, rounded, and at least one.
+    """
     return max(1, round(experiment.participation * clients))
 
 

@@ -105,8 +105,8 @@ def _last(place: RunDir) -> Checkpoint | None:
 def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
     """Open a run with its images, after its last round or after `finished` rounds.
 
-    Only rounds with a checkpoint can be opened: the newest ones, and those that were kept. Runs of a
-    federation are refused, since their images are at the sites.
+    Only rounds with a checkpoint can be opened: the newest ones, and those that were kept. Runs of
+    a federation are refused, since their images are at the sites.
     """
     opened = open_trained_model(folder, finished)
     if is_remote(opened.experiment):
@@ -118,7 +118,10 @@ def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
 
 
 def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
-    """Open a run for its model alone; for a federation the images are not here and not needed."""
+    """Open a run for its model alone, after its last round or after `finished` rounds.
+
+    This also opens runs of a federation, whose images are at the sites.
+    """
     check_is_run(folder)
     place, experiment = RunDir(folder), load_spec(folder)
     if place.done.exists():

@@ -54,7 +54,10 @@ from protofed.spec.spec_faults import (
 
 
 def method_name(method: AnyMethod) -> str:
-    """The command-line name of a method; for a method that is not ours, its full class name."""
+    """The command-line name of a method, as ``fedavg``.
+
+    For a method that is not ours, the full name of its class.
+    """
     kind = FedAvg if type(method) is Method else type(method)  # whose defaults Method holds
     for name, known in METHODS.items():
         if kind is known:
@@ -65,8 +68,8 @@ def method_name(method: AnyMethod) -> str:
 def describe_method(method: AnyMethod) -> dict[str, Any]:
     """A method as plain data: its name and hyperparameters, with nested methods likewise.
 
-    A method that is not ours also carries a digest of its file, so an edited method is a new run. In a
-    script, which contains more than the method, only the class counts.
+    A method that is not ours also carries a digest of its file, so an edited method is a new run.
+    In a script, which contains more than the method, only the class counts.
     """
     fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     name = method_name(method)
@@ -133,7 +136,10 @@ def _known_source(name: str) -> str:
 
 
 def benchmark_of(field: str, ge: int | None = None, le: int | None = None) -> Any:
-    """A field whose default comes from the chosen benchmark, with the range of other values."""
+    """A field whose default comes from the chosen benchmark.
+
+    `field` names the attribute of the benchmark; `ge` and `le` bound other values.
+    """
     return Field(
         default_factory=lambda done: getattr(benchmark_info(done["name"]), field),
         ge=ge,
@@ -266,8 +272,8 @@ class PublicImages(SpecSection):
 class Experiment(SpecSection):
     """Everything that decides the numbers of a run; equal experiments give equal bits.
 
-    All fields have defaults, and the resolved values are saved in the run folder. `digest` names the
-    experiment; it is part of the default folder's name. ::
+    All fields have defaults, and the resolved values are saved in the run folder. `digest` names
+    the experiment; it is part of the default folder's name. ::
 
         Experiment(method=FedProx(mu=0.1), data=Data(name="digits"), rounds=40, seed=1)
     """
