@@ -20,7 +20,7 @@ from protofed.core.site import SERVER, ArrayDataset, ClientId, PixelTransform, R
 from protofed.data.transforms import ImageTransform
 from protofed.engines.local_engine import LocalEngine
 from protofed.engines.multiprocess import WorkerEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fpl import FPL
 from protofed.runtime.resources import tune_malloc
@@ -110,7 +110,7 @@ def serve(
         for number in rounds:
             heard: list[Message] = []
 
-            def listen(sent: Mail, received: Mail, heard: list[Message] = heard) -> None:
+            def listen(sent: Messages, received: Messages, heard: list[Message] = heard) -> None:
                 heard.extend(received.values())
 
             before, began = server, time.perf_counter()

@@ -82,7 +82,7 @@ def kill(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
 
 def node(fleet: Fleet, out: Path, count: int) -> Iterator[Case]:
     """What `join` has started is killed, one after the other; `join` itself stays."""
-    turn = itertools.cycle(("deploy.worker", "deploy.site_link"))
+    turn = itertools.cycle(("deploy.site_worker", "deploy.site_link"))
 
     def hit() -> None:
         fleet.kill(VICTIM, next(turn))

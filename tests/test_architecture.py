@@ -213,3 +213,13 @@ def test_nothing_is_pickled() -> None:
         code = ast.unparse(ast.parse(file.read_text()))
         assert "torch.load" not in code.replace("safetensors.torch.load", ""), file
         assert "allow_pickle=True" not in code, file
+
+
+def test_flower_is_imported_in_one_place() -> None:
+    """Flower's internals change from release to release; one file has to follow them."""
+    users = {
+        relative(file)
+        for file in SOURCE.rglob("*.py")
+        if "flwr" in {name.split(".")[0] for name in every_import(file)}
+    }
+    assert users == {"deploy/flower_compat.py"}

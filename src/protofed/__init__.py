@@ -1,6 +1,6 @@
 """Federated learning under domain shift, with prototypes and semantic anchors.
 
-The public names are imported on first use, so that ``import protofed`` does not wait for torch.
+The public names are imported on first use, so ``import protofed`` does not load torch.
 """
 
 from __future__ import annotations

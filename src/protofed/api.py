@@ -1,11 +1,11 @@
-"""All that the author of a method imports, in one line.
+"""Everything that a method's author imports, in one line.
 
 Example::
 
     from protofed.api import Field, Message, Method, MethodInfo, Model, ServerState, Site, dataclass
 
-`dataclass` and `Field` are pydantic's: a field is a hyperparameter, its range and its description
-are checked and shown by ``protofed methods show``.
+`dataclass` and `Field` are pydantic's. Each field of a method is a hyperparameter: pydantic checks
+its range, and ``protofed methods show`` prints its description and default.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_a_run_that_fails_is_named_and_the_others_finish(workers: int, tmp_path:
     assert (made[0].folder / "done").exists()
     news = [p.news for p in seen if p.news]
     assert any(n == "FedAvg, seed 0: finished" for n in news)
-    assert any(n.startswith("FedProx, seed 0: failed: round 1, leg 1: client") for n in news)
+    assert any(n.startswith("FedProx, seed 0: failed: round 1, exchange 1: client") for n in news)
 
 
 def test_a_killed_worker_is_named_and_the_others_finish(tmp_path: Path) -> None:

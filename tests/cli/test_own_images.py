@@ -84,7 +84,7 @@ def test_strict_refuses_what_is_skipped_otherwise(cli: Cli, root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("./nowhere", "is not there"), ("digit-mini", "did you mean 'digits-mini'")],
+    [("./nowhere", "does not exist"), ("digit-mini", "did you mean 'digits-mini'")],
 )
 def test_a_wrong_name_is_told(name: str, says: str, cli: Cli) -> None:
     ended = cli("run", "--data", name)

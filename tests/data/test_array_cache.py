@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.data.npz_store import Arrays, cache_folder, cached_file
+from protofed.data.npz_store import Arrays, cache_folder, cached_arrays
 
 WANTED: Arrays = {"images": np.arange(2000, dtype=np.uint8).reshape(4, -1), "labels": np.arange(4)}
 
@@ -50,38 +50,38 @@ def test_folder_prefers_own_variable_then_xdg_then_home(monkeypatch: pytest.Monk
 
 def test_second_call_reads_instead_of_making(folder: Path) -> None:
     make = Maker()
-    assert_wanted(cached_file("thing", make))
-    assert_wanted(cached_file("thing", make))
+    assert_wanted(cached_arrays("thing", make))
+    assert_wanted(cached_arrays("thing", make))
     assert make.calls == 1
-    cached_file("another", make)
+    cached_arrays("another", make)
     assert make.calls == 2
 
 
 def test_only_the_finished_file_is_left(folder: Path) -> None:
-    cached_file("thing", Maker())
+    cached_arrays("thing", Maker())
     assert [path.name for path in folder.iterdir()] == ["thing.npz"]
 
 
 @pytest.mark.parametrize("keep", [0, 1, 10, 200, -1, -30])
 def test_truncated_file_is_made_anew(folder: Path, keep: int) -> None:
     make = Maker()
-    cached_file("thing", make)
+    cached_arrays("thing", make)
     path = folder / "thing.npz"
     path.write_bytes(path.read_bytes()[:keep])
-    assert_wanted(cached_file("thing", make))
+    assert_wanted(cached_arrays("thing", make))
     assert make.calls == 2
-    assert_wanted(cached_file("thing", make))
+    assert_wanted(cached_arrays("thing", make))
     assert make.calls == 2
 
 
 def test_flipped_byte_is_noticed(folder: Path) -> None:
     make = Maker()
-    cached_file("thing", make)
+    cached_arrays("thing", make)
     path = folder / "thing.npz"
     damaged = bytearray(path.read_bytes())
     damaged[500] ^= 0xFF
     path.write_bytes(damaged)
-    assert_wanted(cached_file("thing", make))
+    assert_wanted(cached_arrays("thing", make))
     assert make.calls == 2
 
 
@@ -89,7 +89,7 @@ def test_pickled_objects_are_never_loaded(folder: Path) -> None:
     folder.mkdir(parents=True)
     np.savez(folder / "thing.npz", images=np.array([{"a": 1}], dtype=object))
     make = Maker()
-    assert_wanted(cached_file("thing", make))
+    assert_wanted(cached_arrays("thing", make))
     assert make.calls == 1
 
 
@@ -99,8 +99,8 @@ def test_folder_that_cannot_be_made_costs_only_time(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "file" / "below"))
     make = Maker()
-    assert_wanted(cached_file("thing", make))
-    assert_wanted(cached_file("thing", make))
+    assert_wanted(cached_arrays("thing", make))
+    assert_wanted(cached_arrays("thing", make))
     assert make.calls == 2
     assert (tmp_path / "file").read_text() == "in the way"
 
@@ -113,7 +113,7 @@ def test_user_without_home_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert_wanted(cached_file("thing", Maker()))
+    assert_wanted(cached_arrays("thing", Maker()))
 
 
 def test_failed_write_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_failed_write_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPat
         raise OSError("No space left on device")
 
     monkeypatch.setattr(np.lib.format, "write_array", full_disk)
-    assert_wanted(cached_file("thing", Maker()))
+    assert_wanted(cached_arrays("thing", Maker()))
     assert list(folder.iterdir()) == []
 
 
@@ -132,7 +132,7 @@ def big(value: int) -> Arrays:
 def read_and_write(value: int) -> bool:
     """Whether every read gives one writer's arrays, whole, while others write the same file."""
     for _ in range(20):
-        images = cached_file("shared", lambda: big(value))["images"]
+        images = cached_arrays("shared", lambda: big(value))["images"]
         if len(images) != 200_000 or len(np.unique(images)) != 1:
             return False
         (cache_folder() / "shared.npz").unlink(missing_ok=True)

@@ -105,7 +105,7 @@ def test_unknown_names_are_answered_with_a_hint() -> None:
         load_benchmark("pacs", ("art", "photos"))
     with pytest.raises(ProtofedError, match="known: mnist, usps, svhn, syn, mnistm"):
         load_benchmark("digits", ("dslr",))
-    with pytest.raises(ProtofedError, match="'art' is given twice"):
+    with pytest.raises(ProtofedError, match="'art' is listed twice"):
         load_benchmark("pacs", ("art", "photo", "art"))
     with pytest.raises(ProtofedError, match="at least 1 pixel"):
         load_benchmark("pacs", side=0)

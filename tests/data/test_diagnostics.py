@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_trained_on_is_a_finding(tmp_path: Path) -> None
     found = diagnose_benchmark(str(root))
     assert (found.findings[0].grade, found.spec) == ("stop", "")
     assert any("CAT in neg" in line for line in found.findings[0].details)
-    with pytest.raises(ProtofedError, match="is not there"):
+    with pytest.raises(ProtofedError, match="does not exist"):
         diagnose_benchmark(str(tmp_path / "nowhere"))
 
 

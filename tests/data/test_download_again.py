@@ -38,7 +38,7 @@ def tar_of_something_else() -> bytes:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (b"the file is busy, please wait\n", "is no whole .zip or .tar.gz file"),
+        (b"the file is busy, please wait\n", "is not a complete .zip or .tar.gz file"),
         (tar_of_something_else(), "the archive has no folder sketch"),
     ],
     ids=["text", "another archive"],
@@ -52,7 +52,7 @@ def test_a_wrong_first_file_without_a_checksum_does_not_block_the_set(
     sketch.write_bytes(wrong)
     with pytest.raises(ProtofedError, match=says) as fault:
         download_benchmark("pacs", root, follow)
-    assert "the same command fetches anew" in str(fault.value)
+    assert "rerun the same command to download it again" in str(fault.value)
     assert (root / "pacs" / ".get-pacs" / "sketch.tgz.wrong").read_bytes() == wrong
     assert not (root / LOCK).exists()
     sketch.write_bytes(right)

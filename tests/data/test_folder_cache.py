@@ -89,7 +89,7 @@ def test_a_test_folder_without_a_usable_image_is_not_replaced_by_a_split(
     (tmp_path / "own" / "one").rename(tmp_path / "own" / "photo" / "train")
     if bad:
         (tmp_path / "own" / "photo" / "test" / "cat" / "a.png").touch()
-    with pytest.raises(ProtofedError, match="has no test image that can be used, of 20 in all"):
+    with pytest.raises(ProtofedError, match="has no usable test image among 20"):
         pack_folder(tmp_path / "own", 32)
 
 

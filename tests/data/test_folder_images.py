@@ -205,10 +205,10 @@ def test_classes_are_compared_across_domains(root: Path) -> None:
     [
         ([], "holds no folders"),
         (["photo/"], "holds no class folders"),
-        (["photo/train/cat/", "photo/extra/"], "beside other folders"),
+        (["photo/train/cat/", "photo/extra/"], "next to other folders"),
         (["photo/test/cat/"], "has no train folder"),
-        (["photo/2021/cat/a.png"], "no split of a known name"),
-        (["photo/cat/a.txt"], "has no training image"),
+        (["photo/2021/cat/a.png"], "no known split"),
+        (["photo/cat/a.txt"], "has no usable training image"),
         (["train/cat/a.png", "Test/cat/b.png"], r"holds splits \(Test, train\) where its domains"),
         (["train/photo/cat/a.png"], r"write domain/class/image, .*or domain/split/class/image"),
     ],
@@ -233,6 +233,6 @@ def test_what_is_a_folder_and_what_a_benchmark(
     told = {n: looks_like_folder(n) for n in ("digits", "./digits", "photos", "a/b", "~", "pcas")}
     assert list(told.values()) == [False, True, True, True, True, False]
     assert benchmark_info("digits").side == 32
-    with pytest.raises(ProtofedError, match="is not there"):
+    with pytest.raises(ProtofedError, match="does not exist"):
         benchmark_info("a/b")
     assert (folder_label("/x/my images"), folder_label("/")) == ("my-images", "images")

@@ -122,7 +122,7 @@ def test_an_address_with_a_wrong_file_is_left_for_the_next(
 
 def test_no_address_has_it(host: Host, remote: RemoteFile, target: Path) -> None:
     told = complaint(remote._replace(urls=(f"{host.url}/gone.bin",)), target)
-    assert "file.bin cannot be had" in told
+    assert "file.bin cannot be downloaded" in told
     assert "HTTP 404" in told
     assert "PROTOFED_MIRROR" in told
 
@@ -164,19 +164,19 @@ def test_only_the_web_is_followed(host: Host, remote: RemoteFile, target: Path, 
 
 def test_an_address_that_is_no_web_address_is_refused(remote: RemoteFile, target: Path) -> None:
     told = complaint(remote._replace(urls=("file:///etc/passwd",)), target)
-    assert "starts with http:// or https://" in told
+    assert "must start with http:// or https://" in told
 
 
 def test_a_web_page_is_not_taken_for_the_file(host: Host, remote: RemoteFile, target: Path) -> None:
     host.page = True
-    assert "answers with a web page" in complaint(remote, target)
+    assert "sent a web page" in complaint(remote, target)
 
 
 def test_an_endless_file_is_given_up(
     host: Host, remote: RemoteFile, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ROOM", 1000)
-    assert "far larger than it should be" in complaint(remote._replace(size=1000), target)
+    assert "far larger than expected" in complaint(remote._replace(size=1000), target)
 
 
 def test_a_full_disk_is_told_before_it_is_filled(

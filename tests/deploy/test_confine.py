@@ -19,19 +19,22 @@ from tests.data.pictures import make
 needs_landlock = pytest.mark.skipif(
     not landlock_version(), reason="this kernel has no Landlock, or forbids it"
 )
-# What a taken-over link would try, in its first thread and in one that it starts.
-READER = """
-import json, os, subprocess, sys, threading
-from pathlib import Path
-
-picture, folder, key = map(Path, sys.argv[1:4])
-
+# How every probe program begins.
+TRIED = """
 def tried(what):
     try:
         what()
         return "yes"
     except OSError as fault:
         return type(fault).__name__
+
+"""
+# What a taken-over link would try, in its first thread and in one that it starts.
+READER = """
+import json, os, subprocess, sys, threading
+from pathlib import Path
+
+picture, folder, key = map(Path, sys.argv[1:4])
 
 def every():
     return {
@@ -58,13 +61,6 @@ print(json.dumps([found, allowed]))
 CALLER = """
 import json, socket
 
-def tried(what):
-    try:
-        what()
-        return "yes"
-    except OSError as fault:
-        return type(fault).__name__
-
 print(json.dumps({
     "call": tried(lambda: socket.create_connection(("127.0.0.1", 9), 2)),
     "listen": tried(lambda: socket.create_server(("127.0.0.1", 0))),
@@ -75,7 +71,7 @@ print(json.dumps({
 
 def confined(folder: Path, text: str, rules: list[str], *words: object) -> str:
     """What a program says that was started as `join` starts its processes."""
-    (folder / "probe.py").write_text(text)
+    (folder / "probe.py").write_text(TRIED + text)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "protofed.deploy.confine", *rules, "--", "probe"]
     done = subprocess.run(

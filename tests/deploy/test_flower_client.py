@@ -19,17 +19,16 @@ from flwr.app.message import make_message
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree
 
-from protofed.deploy.flower_client import (
+from protofed.deploy.flower_client import CallError, FlowerClient
+from protofed.deploy.flower_compat import (
     CHUNK,
     OBJECT_FRAME,
-    CallError,
-    FlowerClient,
-    LetterCollector,
+    ObjectCollector,
     TooLargeError,
-    as_parcel,
-    as_record,
+    bytes_to_record,
     has_more_objects,
-    most_objects,
+    max_object_count,
+    split_message,
 )
 from protofed.errors import ProtofedError
 
@@ -95,53 +94,53 @@ def test_what_is_no_answer_is_told_in_words_that_cannot_steer_a_terminal() -> No
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 200, CHUNK, 3 * CHUNK + 7])
 def test_letters_of_any_size_come_out_as_they_went_in(size: int) -> None:
     letter = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8).tobytes()
-    parcel = as_parcel(message(as_record(letter)))
-    collector = LetterCollector(parcel.tree, size)
-    assert collector.collect(lambda name, most: parcel.objects[name]) == letter
-    assert not has_more_objects(parcel.tree, most_objects(size))
-    assert all(len(part) <= CHUNK + OBJECT_FRAME for part in parcel.objects.values())
+    split = split_message(message(bytes_to_record(letter)))
+    collector = ObjectCollector(split.tree, size)
+    assert collector.collect(lambda name, most: split.objects[name]) == letter
+    assert not has_more_objects(split.tree, max_object_count(size))
+    assert all(len(part) <= CHUNK + OBJECT_FRAME for part in split.objects.values())
 
 
 def test_a_letter_whose_parts_are_on_their_way_is_gone_on_with_later() -> None:
     letter = bytes(range(256)) * (CHUNK // 64)
-    parcel, pulled = as_parcel(message(as_record(letter))), []
+    split, pulled = split_message(message(bytes_to_record(letter))), []
 
     def pull(name: str, most: int) -> bytes | None:
         pulled.append(name)
-        return parcel.objects[name] if len(pulled) != 4 else None
+        return split.objects[name] if len(pulled) != 4 else None
 
-    collector = LetterCollector(parcel.tree, len(letter))
+    collector = ObjectCollector(split.tree, len(letter))
     assert collector.collect(pull) is None
     assert collector.collect(pull) == letter
-    assert len(pulled) == len(parcel.objects) + 1
+    assert len(pulled) == len(split.objects) + 1
 
 
 def test_more_than_is_allowed_is_not_pulled() -> None:
     letter = b"".join(bytes([n]) * CHUNK for n in range(20))
-    parcel, taken = as_parcel(message(as_record(letter))), [0]
+    split, taken = split_message(message(bytes_to_record(letter))), [0]
 
     def pull(name: str, most: int) -> bytes:
-        taken[0] += len(parcel.objects[name])
-        return parcel.objects[name]
+        taken[0] += len(split.objects[name])
+        return split.objects[name]
 
     with pytest.raises(TooLargeError, match="objects"):
-        LetterCollector(parcel.tree, CHUNK)
+        ObjectCollector(split.tree, CHUNK)
     with pytest.raises(TooLargeError):
-        LetterCollector(parcel.tree, 14 * CHUNK).collect(pull)
+        ObjectCollector(split.tree, 14 * CHUNK).collect(pull)
     assert taken[0] <= 16 * CHUNK
 
 
 def test_a_small_chunk_that_is_named_often_does_not_grow() -> None:
     letter = bytes(60_000)
-    parcel = as_parcel(message(as_record(letter)))
-    (name,) = [n for n, each in parcel.objects.items() if each.startswith(b"Array ")]
+    split = split_message(message(bytes_to_record(letter)))
+    (name,) = [n for n, each in split.objects.items() if each.startswith(b"Array ")]
     repeated = b"[" + b"0, " * 20_000 + b"0]"
-    head, _, body = parcel.objects[name].partition(b"\x00")
+    head, _, body = split.objects[name].partition(b"\x00")
     forged = body.replace(b"[0]", repeated)
-    objects = {**parcel.objects, name: head.rsplit(b" ", 1)[0] + b" %d\x00" % len(forged) + forged}
+    objects = {**split.objects, name: head.rsplit(b" ", 1)[0] + b" %d\x00" % len(forged) + forged}
     tracemalloc.start()
     with pytest.raises(TooLargeError):
-        LetterCollector(parcel.tree, 17 << 20).collect(lambda n, most: objects[n])
+        ObjectCollector(split.tree, 17 << 20).collect(lambda n, most: objects[n])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20
@@ -150,7 +149,7 @@ def test_a_small_chunk_that_is_named_often_does_not_grow() -> None:
 def test_a_tree_that_never_ends_is_not_walked_to_its_end() -> None:
     wide = ObjectTree(object_id="a", children=[ObjectTree(object_id=f"{n}") for n in range(9999)])
     with pytest.raises(TooLargeError):
-        LetterCollector(wide, 1000)
+        ObjectCollector(wide, 1000)
 
 
 HUGE = b"\x93NUMPY\x01\x00v\x00" + (
@@ -181,29 +180,29 @@ def raw_array(data: bytes) -> RecordDict:
     ],
 )
 def test_what_is_no_letter_is_refused_and_takes_no_memory(record: RecordDict) -> None:
-    parcel = as_parcel(message(record))
+    split = split_message(message(record))
     tracemalloc.start()
     with pytest.raises(ProtofedError, match="not one of our messages"):
-        LetterCollector(parcel.tree, 1000).collect(lambda name, most: parcel.objects[name])
+        ObjectCollector(split.tree, 1000).collect(lambda name, most: split.objects[name])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
 
 
 def test_a_chunk_that_is_named_a_thousand_times_does_not_become_a_thousand() -> None:
-    parcel = as_parcel(message(as_record(bytes(400 * CHUNK))))
-    assert sum(map(len, parcel.objects.values())) < 4 * CHUNK
+    split = split_message(message(bytes_to_record(bytes(400 * CHUNK))))
+    assert sum(map(len, split.objects.values())) < 4 * CHUNK
     tracemalloc.start()
     with pytest.raises(TooLargeError):
-        LetterCollector(parcel.tree, 3 * CHUNK).collect(lambda name, most: parcel.objects[name])
+        ObjectCollector(split.tree, 3 * CHUNK).collect(lambda name, most: split.objects[name])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * CHUNK
 
 
 def test_a_message_with_nothing_in_it_is_no_letter() -> None:
-    parcel = as_parcel(message(RecordDict()))
+    split = split_message(message(RecordDict()))
     with pytest.raises(ProtofedError, match="not one of our messages"):
-        LetterCollector(parcel.tree, 1000).collect(lambda name, most: parcel.objects[name])
+        ObjectCollector(split.tree, 1000).collect(lambda name, most: split.objects[name])
     with pytest.raises(ProtofedError, match="not one of our messages"):
-        LetterCollector(parcel.tree, 1000).collect(lambda name, most: b"nonsense")
+        ObjectCollector(split.tree, 1000).collect(lambda name, most: b"nonsense")

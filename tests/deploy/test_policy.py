@@ -171,12 +171,20 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     path.write_text('methods = ["fpl"]\nmin_examples = 20\nsend_counts = false\nmax_rounds = 50\n')
     policy = read_policy(path)
     assert policy == SitePolicy(methods=("fpl",), min_examples=20, send_counts=False, max_rounds=50)
-    assert policy.words()[:4] == [
-        "methods that may run: fpl",
-        "rounds of a run: 50",
-        "prototypes: of 20 examples or more; others stay here",
-        "examples behind a prototype: not sent, every prototype says 1",
+    assert policy.describe() == [
+        "runs: fpl; up to 50 rounds per run; any number of runs per day",
+        "sent: models; prototypes of 20 or more examples, without their counts; the number of all "
+        "examples; one score per round",
+        "limits: 100 epochs and 2 repeats per round; messages of 512 MB; memory 80 % of the "
+        "machine's",
     ]
+    tight = SitePolicy(methods=(), max_rounds=1, max_runs_per_day=1, max_scores=1, max_memory_gb=8)
+    assert tight.describe()[0] == "runs: no method; up to 1 round per run; up to 1 run per day"
+    assert tight.describe()[1].endswith(
+        "with their counts; the number of all examples; up to 1 score per run"
+    )
+    assert tight.describe()[2].endswith("memory 8 GB")
+    assert SitePolicy(max_scores=0).describe()[1].endswith("no scores")
     assert read_policy(None) == SitePolicy() == SitePolicy(min_examples=5)
     with pytest.raises(ValidationError):
         policy.min_examples = 1

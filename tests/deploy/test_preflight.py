@@ -180,7 +180,7 @@ def test_a_folder_with_all_sites_images_is_told_with_the_one_to_give(
     every.mkdir()
     (every / "north").symlink_to(images)
     text = format_check_lines(check("localhost:1", keys, every, tmp_path))
-    assert f"-> it holds the images of several sites: give --data {every / 'north'}" in text
+    assert f"-> it holds the images of several sites: use `data={every / 'north'}`" in text
     (every / "north").rename(every / "south")
     text = format_check_lines(check("localhost:1", keys, every, tmp_path))
     assert "-> write class/image" in text
@@ -199,11 +199,34 @@ def test_a_policy_is_read_and_told(keys: Path, images: Path, tmp_path: Path) -> 
     text = format_check_lines(
         look(JoiningSite("localhost:1", "north", images, images, keys, policy))
     )
-    assert "prototypes: of 6 examples or more" in text
+    assert "prototypes of 6 or more examples" in text
     assert "fewer than 6 images of dog" in text
     policy.write_text("min_example = 6\n")
     lines = look(JoiningSite("localhost:1", "north", images, images, keys, policy))
     assert by_name(lines)["policy"] is False
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_classes_that_are_too_small_to_be_scored_are_told(
+    keys: Path, images: Path, tmp_path: Path, split: bool
+) -> None:
+    for number in range(24):  # a fifth is 5 with the 6 that are there
+        Image.new("RGB", (8, 8)).save(images / "cat" / f"more-{number}.png")
+    if split:
+        (tmp_path / "own").mkdir()
+        images = images.rename(tmp_path / "own" / "test").parent
+        shutil.copytree(images / "test", images / "train")
+    policy = tmp_path / "policy.toml"
+    site = JoiningSite("localhost:1", "north", images, tmp_path, keys, policy)
+    policy.write_text("send_counts = true")
+    assert "scores" not in by_name(look(site))
+    policy.write_text("send_counts = false")
+    if split:
+        assert "scores" not in by_name(look(site))  # its 5 dogs are all for tests
+        policy.write_text("send_counts = false\nmin_examples = 6")
+    (line,) = [line for line in look(site) if line.name == "scores"]
+    assert line.ok is None
+    assert line.text.startswith(f"fewer than {6 if split else 5} test images of dog: ")
 
 
 def test_keys_for_another_server_are_told(keys: Path, images: Path) -> None:

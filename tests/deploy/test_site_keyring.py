@@ -232,7 +232,7 @@ def test_without_its_folder_the_gate_lets_nobody_in_until_it_is_back(
         for _ in range(3):
             assert not known.signed(signed(keys, "north"))
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "nobody is let in" in caplog.text
+    assert "no site is admitted until it can be read" in caplog.text
     if lost != "not allowed":
         folder.unlink(missing_ok=True)
         aside.rename(folder)

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from protofed.deploy.flower_client import CallError, TooLargeError
+from protofed.deploy.flower_client import CallError
+from protofed.deploy.flower_compat import TooLargeError
 from protofed.deploy.site_link import SiteLink
 
 
@@ -25,7 +26,7 @@ def link(tmp_path: Path) -> SiteLink:
         (0, "[SSL: CERTIFICATE_VERIFY_FAILED] x", "does not show the certificate"),
         (502, "answered 502: x", "does not answer"),
         (401, "answered 401: x", "refuses the key of north: it is not registered there, or"),
-        (412, 'answered 412: {"code":2004,"detail":"x"}', "takes north to be there already"),
+        (412, 'answered 412: {"code":2004,"detail":"x"}', "believes north to be online already"),
         (418, "answered 418: teapot", "fed.example.org:8443 answered 418: teapot"),
     ],
 )
@@ -37,7 +38,7 @@ def test_why_a_site_is_not_let_in_is_told(
 
 def test_what_is_the_case_is_told_once(link: SiteLink, capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("a", "a", "b", "a"):
-        link.tell(text)
+        link.report(text)
     assert capsys.readouterr().out.split() == ["a", "b", "a"]
 
 
@@ -56,7 +57,7 @@ class Odd:
     def __init__(self, fault: Exception):
         self.fault, self.asked = fault, 0
 
-    def next_letter(self) -> None:
+    def next_request(self) -> None:
         self.asked += 1
         raise self.fault
 

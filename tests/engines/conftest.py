@@ -13,14 +13,14 @@ Hire = Callable[[int], WorkerPool]
 
 @pytest.fixture(scope="session")
 def hire() -> Iterator[Hire]:
-    """A crew of so many workers, the same one each time."""
-    crews: dict[int, WorkerPool] = {}
+    """A pool of so many workers, the same one each time."""
+    pools: dict[int, WorkerPool] = {}
 
     def hired(count: int) -> WorkerPool:
-        if count not in crews:
-            crews[count] = WorkerPool(count)
-        return crews[count]
+        if count not in pools:
+            pools[count] = WorkerPool(count)
+        return pools[count]
 
     yield hired
-    for crew in crews.values():
-        crew.end()
+    for pool in pools.values():
+        pool.end()

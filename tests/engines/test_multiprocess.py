@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod
-from protofed.core.metrics import Tallies
+from protofed.core.metrics import CorrectCounts
 from protofed.core.site import SERVER, ArrayDataset, RoundContext, Site
 from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
@@ -40,16 +40,16 @@ class Borrowing(WorkerEngine[Any, Any]):
     """An engine whose workers are not its own."""
 
     def __init__(
-        self, crew: WorkerPool, method: AnyMethod, sites: Sites, tests: dict[str, ArrayDataset]
+        self, pool: WorkerPool, method: AnyMethod, sites: Sites, tests: dict[str, ArrayDataset]
     ):
-        super().__init__(method, sites, tests, workers=len(crew.workers))
-        self.borrowed = crew
+        super().__init__(method, sites, tests, workers=len(pool.workers))
+        self.borrowed = pool
 
-    def _hire(self) -> WorkerPool:
+    def _start_workers(self) -> WorkerPool:
         return self.borrowed
 
-    def _dismiss(self) -> None:
-        self.crew = None
+    def _stop_workers(self) -> None:
+        self.pool = None
 
 
 def federation(method: AnyMethod) -> tuple[Site, Sites, dict[str, ArrayDataset]]:
@@ -65,7 +65,7 @@ def played(engine: LocalEngine[Any, Any], server: Site) -> tuple[Any, dict[str, 
     for number in range(ROUNDS):
         state = run_round(method, server, state, engine, clients, RoundContext(number, ROUNDS))
     who = clients if method.personal else [SERVER]
-    scored: dict[int, dict[str, Tallies]] = engine.score(method.publish(state), who)
+    scored: dict[int, dict[str, CorrectCounts]] = engine.score(method.publish(state), who)
     engine.close()
     return state, {"states": dict(sorted(engine.states.items())), "scored": scored}
 
@@ -87,7 +87,7 @@ def test_patience_lets_short_work_stay_in_this_process() -> None:
     server, sites, tests = federation(method)
     engine = WorkerEngine(method, sites, tests, workers=2, patience=1000)
     state, _ = played(engine, server)
-    assert engine.crew is None
+    assert engine.pool is None
     assert engine.patience < 1000
     assert tree.equal(state, played(LocalEngine(method, sites, tests), server)[0])
 
@@ -106,9 +106,9 @@ def test_a_dead_worker_is_told_and_its_client_begun_again() -> None:
     method = METHODS["fedavg"]()
     server, sites, tests = federation(method)
     engine = WorkerEngine(method, sites, tests, workers=1)
-    assert engine._has_crew()
-    assert engine.crew is not None
-    engine.crew.workers[0].process.kill()
+    assert engine._has_workers()
+    assert engine.pool is not None
+    engine.pool.workers[0].process.kill()
     state, _ = played(engine, server)
     longest = max((c for c in sites if c != SERVER), key=lambda c: (len(sites[c].train), -c))
     assert engine.news == [
@@ -125,9 +125,9 @@ def test_a_worker_that_dies_twice_over_a_client_is_an_error(
     engine = WorkerEngine(method, sites, tests, workers=1)
     start = WorkerPool._start
 
-    def start_and_kill(crew: WorkerPool, worker: Any, task: Any, given: Any) -> None:
+    def start_and_kill(pool: WorkerPool, worker: Any, task: Any, given: Any) -> None:
         os.kill(worker.process.pid, signal.SIGSTOP)  # so that it dies over this task
-        start(crew, worker, task, given)
+        start(pool, worker, task, given)
         worker.process.kill()
 
     monkeypatch.setattr(WorkerPool, "_start", start_and_kill)
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_twice_over_a_client_is_an_error(
         ProtofedError, match=r"client \d+: its worker process died \(SIGKILL\) twice"
     ):
         played(engine, server)
-    assert engine.crew is None
+    assert engine.pool is None
 
 
 def test_a_fault_of_a_client_is_raised_here_with_its_trace(hire: Hire) -> None:
@@ -220,8 +220,8 @@ def test_auto_takes_what_the_machine_can_feed(monkeypatch: pytest.MonkeyPatch) -
 SCRIPT = """
     import os, sys, time
     from protofed.engines.multiprocess import WorkerPool
-    crew = WorkerPool(2)
-    print(*[worker.process.pid for worker in crew.workers], flush=True)
+    pool = WorkerPool(2)
+    print(*[worker.process.pid for worker in pool.workers], flush=True)
     time.sleep(100)
 """
 

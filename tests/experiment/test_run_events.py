@@ -62,7 +62,7 @@ def test_a_refused_reply_is_on_record_and_the_run_goes_on(
     lines = events(tmp_path / "a")
     assert [(e["round"], e["leg"], e["client"]) for e in lines] == [(1, 1, 1), (3, 1, 1)]
     assert all("model.weights" in e["reason"] and "NaN" in e["reason"] for e in lines)
-    assert told == [f"round {e['round']}, leg 1: client 1: {e['reason']}" for e in lines]
+    assert told == [f"round {e['round']}, exchange 1: client 1: {e['reason']}" for e in lines]
     assert "2 replies were refused and 0 rounds failed: see events.jsonl" in result.notices
     rounds = RunDir(tmp_path / "a").lines(tmp_path / "a" / "rounds.jsonl")
     assert [sorted(line["legs"][0]) for line in rounds] == [["0", "2"], ["0", "1", "2"], ["0", "2"]]
@@ -77,7 +77,7 @@ def test_a_failed_round_keeps_the_state_and_is_said(
     lying(monkeypatch, lambda client, step: client == 0 and step.round == 1)
     result = run(tiny(min_clients=3), tmp_path / "a", keep=(1,))
     assert [e["client"] for e in events(tmp_path / "a")] == [0, None]
-    assert "1 replies were refused and 1 rounds failed: see events.jsonl" in result.notices
+    assert "1 reply was refused and 1 round failed: see events.jsonl" in result.notices
     folder = RunDir(tmp_path / "a")
     one, two = (folder.kept(number) for number in (1, 2))
     assert one is not None
@@ -149,7 +149,12 @@ def test_training_that_diverges_stops_with_where_and_what_to_do(tiny: Make, tmp_
     with pytest.raises(ProtofedError) as caught:
         run(tiny(training=WILD), tmp_path / "a")
     told = str(caught.value)
-    for part in ("round 1, leg 1: client 0: ", " in step ", "training.lr", 'on_nonfinite = "skip"'):
+    for part in (
+        "round 1, exchange 1: client 0: ",
+        " in step ",
+        "training.lr",
+        'on_nonfinite = "skip"',
+    ):
         assert part in told
     assert len(told.splitlines()) <= 5
     assert not (tmp_path / "a" / "events.jsonl").exists()

@@ -73,7 +73,7 @@ def test_an_onnx_file_that_answers_with_nan_is_refused(
         if numbers.dtype == "float32" and numbers.ndim > 1:
             one.CopyFrom(numpy_helper.from_array(numbers * float("nan"), one.name))
     onnx.save(model, "m.onnx")
-    assert "answers with NaN or infinity" in refused(cli, Path("m.onnx"), photos)
+    assert "predicts NaN or infinity" in refused(cli, Path("m.onnx"), photos)
 
 
 def test_a_run_whose_model_holds_nan_is_refused(

@@ -148,7 +148,7 @@ def test_a_file_that_is_no_model_is_refused_in_words(
 ) -> None:
     file = Path(f"model{ending}")
     ended = cli("predict", file, photos)
-    assert (ended.code, ended.err) == (2, f"error: {file} is not there\n")
+    assert (ended.code, ended.err) == (2, f"error: {file} does not exist\n")
     file.write_bytes(b"nothing of the kind")
     ended = cli("predict", file, photos)
     assert ended.code == 2
@@ -172,5 +172,5 @@ def test_strangers_files_and_other_weights_are_refused(played: Played, tmp_path:
     with pytest.raises(ProtofedError, match="metadata is damaged"):
         read_export(strange)
     for name in ("model.exe", "model.pt"):
-        with pytest.raises(ProtofedError, match=r"is no model.*\(\.onnx, \.safetensors\)"):
+        with pytest.raises(ProtofedError, match=r"is not a model.*\(\.onnx, \.safetensors\)"):
             read_export(tmp_path / name)

@@ -169,7 +169,7 @@ def test_without_anybody_to_note_it_an_event_is_an_error() -> None:
     method = Local()
     site, sites = toy_sites(method)
     engine = LocalEngine(method, diverging(3)(sites))
-    with pytest.raises(ProtofedError, match=r"round 1, leg 1: client 3: .* in step "):
+    with pytest.raises(ProtofedError, match=r"round 1, exchange 1: client 3: .* in step "):
         run_round(method, site, method.init_server(site), engine, sorted(sites), STEP)
 
 

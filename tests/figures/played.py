@@ -9,8 +9,7 @@ import pytest
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from protofed.core.message import Message
-from protofed.core.site import Site
+from protofed.core.model import NetOutput
 from protofed.experiment.runner import run
 from protofed.methods.fedavg import FedAvg
 from protofed.spec.spec_parser import parse_experiment
@@ -22,8 +21,8 @@ DOMAINS = ["optical", "print"]
 class Contrary(FedAvg):
     """Predicts what its net likes least."""
 
-    def predict(self, site: Site, received: Message, state: None, x: Tensor) -> Tensor:
-        return -super().predict(site, received, state, x)
+    def class_scores(self, out: NetOutput) -> Tensor:
+        return -super().class_scores(out)
 
 
 def played(factory: pytest.TempPathFactory, method: str, **sections: Any) -> Path:

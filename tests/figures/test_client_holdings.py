@@ -65,5 +65,5 @@ def test_folders_that_are_no_run_and_too_many_are_refused(made: Made, tmp_path: 
     with pytest.raises(ProtofedError, match=r"partition\.json is damaged"):
         draw_figure("partition", [tmp_path], FigureOptions())
     (tmp_path / "partition.json").write_text("[]")
-    with pytest.raises(ProtofedError, match="nobody holds any image"):
+    with pytest.raises(ProtofedError, match="no client holds an image"):
         draw_figure("partition", [tmp_path], FigureOptions())

@@ -93,7 +93,9 @@ def test_a_method_without_prototypes_is_refused(
     fpl: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     fedavg = played(tmp_path_factory, "fedavg")
-    with pytest.raises(ProtofedError, match=r"clients of FedAvg send no prototypes\n.*such as fpl"):
+    with pytest.raises(
+        ProtofedError, match=r"clients of FedAvg send no prototypes\n.*of a method that does"
+    ):
         draw_figure("prototypes", [fpl, fedavg], FigureOptions())
 
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from faults_flower.fleet import free_port, wait_for
 
-from protofed.deploy import run_channel
+from protofed.deploy import flower_compat, run_channel
 from protofed.deploy.run_channel import RunChannel
 from protofed.engines.flower_engine import NoAnswer
 from protofed.runtime.child_process import OFFLINE
@@ -186,7 +186,7 @@ class HostileServer:
         time.sleep(app.seconds)
         for site in line.online():
             for kind in app.kinds:
-                with patch.object(run_channel, "QUERY", kind):
+                with patch.object(flower_compat, "QUERY", kind):
                     line.send(site.node, b"run me", 300.0, 1 << 20)
         return line
 

@@ -28,7 +28,9 @@ def test_serving_wants_keys_or_a_word_that_it_shall_be_insecure(cli: Cli) -> Non
 
 
 def test_joining_another_machine_wants_keys(tmp_path: Path) -> None:
-    with pytest.raises(ProtofedError, match=r"another machine: give --keys"):
+    with pytest.raises(
+        ProtofedError, match=r"another machine, which takes no site without keys\ngive `keys`"
+    ):
         join_federation(JoiningSite("fed.example.org:8443", "north", tmp_path, tmp_path / "home"))
     with pytest.raises(ProtofedError, match="HOST:PORT"):
         join_federation(JoiningSite("fed.example.org", "north", tmp_path, tmp_path / "home"))

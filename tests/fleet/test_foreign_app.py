@@ -55,7 +55,7 @@ def hello(server: HostileServer, line: RunChannel) -> str:
 
     def answered() -> bool:
         answers = line.answers(dict.fromkeys(line.sent, FRAME)).values()
-        found.extend(unpack_tree(answer).told for answer in answers if isinstance(answer, bytes))
+        found.extend(unpack_tree(answer).text for answer in answers if isinstance(answer, bytes))
         return bool(found)
 
     wait_for(answered, 60)

@@ -37,11 +37,11 @@ ODD: list[dict[str, Any]] = [
     {"round": TWO},
     {"what": TWO},
     {"fault": TWO},
-    {"told": TWO},
+    {"text": TWO},
     {"round": True},
     {"reply": 7},
     {"fault": "I will not"},
-    {"leg": 1},
+    {"exchange": 1},
 ]
 
 
@@ -75,7 +75,7 @@ def test_a_run_goes_on_without_a_site_that_answers_nonsense(images: Path, tmp_pa
             answers: dict[str, Any] = super().ask(letters, deadline, least)
             answer: SiteResponse = unpack_tree(answers["site-b"])
             if answer.what in ("train", "score"):
-                answers["site-b"] = pack_tree(replace(answer, **ODD[0], told=DEEP))
+                answers["site-b"] = pack_tree(replace(answer, **ODD[0], text=DEEP))
             return answers
 
     post, out = Lying(desks(images, tmp_path)), tmp_path / "fed"

@@ -58,7 +58,7 @@ def refusal(site: JoiningSite) -> str:
 
 def test_keys_of_another_site_are_refused(site: JoiningSite) -> None:
     told = refusal(site._replace(name="south"))
-    assert "are those of site north, not of south\ngive --name north, or the folder" in told
+    assert "are those of site north, not of south\nuse `name=north`, or the folder" in told
 
 
 def test_a_folder_that_is_not_a_sites_is_refused_with_the_right_one(
@@ -66,7 +66,7 @@ def test_a_folder_that_is_not_a_sites_is_refused_with_the_right_one(
 ) -> None:
     told = refusal(site._replace(keys=keys))
     assert "lacks ca.crt, site.key, site.pub, site.json" in told
-    assert f"give --keys {keys / 'north'}" in told
+    assert f"use `keys={keys / 'north'}`" in told
     assert "north, south, and none of west" in refusal(site._replace(keys=keys, name="west"))
     assert "it is the server's own" in refusal(site._replace(keys=keys / "server"))
     assert "there is no such folder" in refusal(site._replace(keys=keys / "nowhere"))
@@ -77,7 +77,7 @@ def test_keys_that_are_not_whole_are_refused(site: JoiningSite, keys: Path, tmp_
     (own / "site.pub").write_bytes((keys / "south" / "site.pub").read_bytes())
     assert "do not belong together" in refusal(site._replace(keys=own))
     (own / "site.key").unlink()
-    assert "lacks site.key\nask who made the keys" in refusal(site._replace(keys=own))
+    assert "lacks site.key\nask the coordinator" in refusal(site._replace(keys=own))
 
 
 def test_a_folder_without_images_is_refused(site: JoiningSite, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_folder_one_level_too_high_is_refused_with_the_right_one(
     if litter:  # files between the folders make domains look like classes
         (every / "site-a" / "readme.txt").write_text("?")
     told = refusal(site._replace(name="site-a", keys=None, data=every))
-    assert f"give --data {every / 'site-a'}" in told
+    assert f"use `data={every / 'site-a'}`" in told
     assert "domain/" not in told
 
 
@@ -109,7 +109,7 @@ def test_a_second_one_at_the_same_place_is_told_what_to_do(site: JoiningSite) ->
         join_federation(site)
     assert "site north has joined on this machine already" in str(fault.value)
     assert "process 4711" in str(fault.value)
-    assert "another --name, or another --home" in str(fault.value)
+    assert "another site needs a name and a home of its own" in str(fault.value)
 
 
 def test_json_goes_with_check_alone(site: JoiningSite, cli: Cli) -> None:
@@ -119,6 +119,9 @@ def test_json_goes_with_check_alone(site: JoiningSite, cli: Cli) -> None:
     assert "--json goes with --check alone" in ended.err
     ended = cli(*words, "--check", "--home", str(site.home))
     assert ended.code == 1  # nobody serves there
+    words[words.index("--data") + 1] = str(site.data.parent / "nowhere")
+    told = cli(*words[:-1], "--check", "--home", str(site.home)).out
+    assert "-> --data must be a folder of images" in told  # on the command line, options are flags
     assert '"name": "address"' in ended.out
 
 
@@ -142,11 +145,28 @@ def test_it_says_what_it_does_from_beginning_to_end(
     with pytest.raises(SystemExit) as ended:
         join_federation(site._replace(data=own))
     assert ended.value.code == 130
-    joining, bad, policy, leaving = capfd.readouterr().out.splitlines()
+    assert not (site.home / "join.pid").exists()
+    joining, bad, policy, *lines, leaving, left = capfd.readouterr().out.splitlines()
     assert joining == f"joining {NOBODY} as north: 18 images of 2 classes from {own}"
-    assert bad == "1 files there are no readable images: cat/notes.txt"
-    assert policy.startswith("policy (none given, so the default): methods that may run: all; ")
-    assert leaving == f"leaving {NOBODY} ..."
+    assert bad == "skipping 1 file that cannot be read as images: cat/notes.txt"
+    assert policy == "policy (the default):"
+    assert (
+        lines[0] == "  runs: any method; any number of rounds per run; any number of runs per day"
+    )
+    assert all(line.startswith("  ") and len(line) < 140 for line in lines)
+    assert (leaving, left) == (f"leaving {NOBODY} ...", "left")
+
+
+def test_a_policy_comes_with_the_advice_to_restart(
+    site: JoiningSite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("max_rounds = 3")
+    module._introduce(site._replace(policy=policy), module._check(site))
+    said = capsys.readouterr().out
+    assert (
+        f"policy ({policy}, to apply a change restart `join`):\n  runs: any method; up to 3" in said
+    )
 
 
 def test_sigterm_ends_a_process_once_as_an_exit_does() -> None:

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from protofed.core.message import Message
+from protofed.core.message import Failure, Message
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import RoundContext
 from protofed.deploy.policy import SitePolicy
-from protofed.deploy.request_judge import AnswerLedger
+from protofed.deploy.request_judge import AnswerLedger, LedgerLine
 from protofed.deploy.site_worker import RequestHandler
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
 from protofed.errors import ProtofedError
@@ -92,7 +92,7 @@ def test_a_round_beyond_the_policy_is_not_trained_whatever_was_announced(
         short.train(round=4999, rounds=1_000_000),
         short.train(round=10),
         short.train(rounds=11, round=10),
-        short.train(leg=1),
+        short.train(exchange=1),
     ):
         assert told(desk, ask).fault
     assert told(desk, short.train(round=9)).fault == ""
@@ -257,7 +257,7 @@ def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
     server = Server(known, rounds=2)
     frank = site(images, tmp_path / "frank", max_repeats=9)
     counted = [
-        json.loads(told(frank, server.score(received=one_bias(server, label))).told)[""][0]
+        json.loads(told(frank, server.score(received=one_bias(server, label))).text)[""][0]
         for label in (0, 1)
     ]
     assert sum(counted) == known[0].test  # what send_counts = true lets out
@@ -265,7 +265,7 @@ def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
     for label in (0, 1):
         answer = told(careful, server.score(received=one_bias(server, label)))
         assert "one answer for nearly every test image" in answer.fault
-        assert answer.told == ""
+        assert answer.text == ""
     few = site(images, tmp_path / "few", send_counts=False, min_examples=5)
     assert "fewer than 5 test images" in told(few, server.score()).fault
 
@@ -319,11 +319,11 @@ def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
 ) -> None:
     ledger = AnswerLedger(tmp_path)
     for number in range(3):
-        ledger.write(RUN, "s", "train", number, 0, "m")
+        ledger.write(LedgerLine("train", RUN, "s", number + 1, 1, "m"))
     os.truncate(ledger.answered, ledger.answered.stat().st_size - 20)
     again = AnswerLedger(tmp_path)
     assert len(again.runs[RUN].trained) == 2
-    again.write(RUN, "s", "score", 1, 0, "m")
+    again.write(LedgerLine("score", RUN, "s", 1, message="m"))
     last = AnswerLedger(tmp_path)
     assert last.runs[RUN].count_scores() == 1
     assert len(last.runs[RUN].trained) == 2
@@ -336,12 +336,42 @@ def test_a_line_that_a_crash_cut_short_is_cut_off_and_other_damage_is_told(
     whole = last.answered.read_bytes()
     monkeypatch.setattr("protofed.runtime.atomic_io.append_durably", full)
     with pytest.raises(ProtofedError, match="cannot be written"):
-        last.write(RUN, "s", "train", 5, 0, "m")
+        last.write(LedgerLine("train", RUN, "s", 6, 1, "m"))
     assert last.answered.read_bytes() == whole
     for damage in (b"[[[\n", b"{}\n", b'{"run": 5}\n', b"\xff\n", b"[" * 100_000 + b"\n"):
         last.answered.write_bytes(damage + whole)
         with pytest.raises(ProtofedError, match="does not know what it has answered"):
             AnswerLedger(tmp_path)
+
+
+def test_the_record_counts_rounds_from_one_and_has_a_field_for_each_thing(
+    known: list[SiteDescription], images: Path, tmp_path: Path
+) -> None:
+    server, desk = Server(known), site(images, tmp_path / "home")
+    told(desk, SiteRequest("describe", json.dumps(INQUIRY)))
+    for question in (server.train(), server.train(round=1), server.score(round=2)):
+        assert told(desk, question).fault == ""
+    record = (tmp_path / "home" / "answered.jsonl").read_text()
+    lines = [json.loads(line) for line in record.splitlines()]
+    fields = ("what", "run", "round", "leg", "side")
+    assert [tuple(line[name] for name in fields) for line in lines] == [
+        ("side", "", 0, 0, 16),
+        ("begin", RUN, 0, 0, 0),
+        ("train", RUN, 1, 1, 0),
+        ("train", RUN, 2, 1, 0),
+        ("score", RUN, 2, 0, 0),
+    ]
+    assert {*lines[0]} == {*LedgerLine._fields}
+
+
+def test_a_refusal_is_printed_once_in_a_run_and_recorded_each_time(
+    known: list[SiteDescription], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, desk = Server(known), site(images, tmp_path / "home", max_scores=0)
+    for number in (1, 2, 3):
+        assert "allows 0 scores" in told(desk, server.score(round=number)).fault
+    assert capsys.readouterr().out.count("refused") == 1
+    assert len((tmp_path / "home" / "refused.jsonl").read_text().splitlines()) == 3
 
 
 # --- two thousand questions ---------------------------------------------------------------------
@@ -409,7 +439,7 @@ class Crafty:
             ask = SiteRequest(ask.what, json.dumps(about) if draw.random() < 0.8 else ask.brief)
         while draw.random() < 0.3:
             name = draw.choice(["what", "brief", "run", "session", "start", "floor", "rounds"])
-            name = draw.choice([name, "round", "leg"])
+            name = draw.choice([name, "round", "exchange"])
             value = draw.choice(TEXTS if name in ("what", "brief", "run", "session") else NUMBERS)
             changed: dict[str, Any] = {name: value}
             ask = replace(ask, **changed)
@@ -437,7 +467,7 @@ class Watched(RequestHandler):
             return  # not even a question
         assert type(answer) is SiteResponse
         if answer.fault:
-            assert answer.told == ""
+            assert answer.text == ""
             assert answer.reply == Message()
             self.answered["refused"] += 1
             return
@@ -446,21 +476,21 @@ class Watched(RequestHandler):
 
     def see_hello(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """Only its name."""
-        assert answer.told == "site-a"
+        assert answer.text == "site-a"
 
     def see_describe(self, ask: SiteRequest, answer: SiteResponse) -> None:
         """No counts, and only of what may run."""
         about = json.loads(ask.brief)
         assert about["method"]["name"] in STRICT["methods"]
         assert about["rounds"] <= STRICT["max_rounds"]
-        assert json.loads(answer.told)["held"] == {}
+        assert json.loads(answer.text)["held"] == {}
 
     def see_run(self, ask: SiteRequest) -> dict[str, Any]:
         """What holds for every question of a run."""
         spec: dict[str, Any] = json.loads(ask.brief)["spec"]
         assert spec["method"]["name"] in STRICT["methods"]
         assert ask.rounds == spec["rounds"] <= STRICT["max_rounds"]
-        assert ask.leg == 0
+        assert ask.exchange == 0
         self.begun.add(ask.run)
         assert len(self.begun) <= STRICT["max_runs_per_day"]
         return spec
@@ -470,13 +500,14 @@ class Watched(RequestHandler):
         self.see_run(ask)
         assert 0 <= ask.round < STRICT["max_rounds"]
         record = AnswerLedger(self.home).runs[ask.run]
-        assert len(record.trained[ask.round, ask.leg]) <= 1 + STRICT["max_repeats"]
-        asked = self.exchanges.setdefault((ask.run, ask.round, ask.leg), set())
+        assert len(record.trained[ask.round + 1, ask.exchange + 1]) <= 1 + STRICT["max_repeats"]
+        asked = self.exchanges.setdefault((ask.run, ask.round, ask.exchange), set())
         asked.add(pack_tree(ask.received))
         assert len(asked) <= 1 + STRICT["max_repeats"]
         assert all(bool((part.abs() < 1e5).all()) for part in ask.received.model.weights.values())
-        assert isinstance(answer.reply, Message)
-        if answer.reply.protos is not None:
+        if isinstance(answer.reply, Failure):  # a crafted model may diverge
+            assert answer.reply.diverged
+        elif answer.reply.protos is not None:
             assert set(answer.reply.protos.counts.tolist()) == {1}
 
     def see_score(self, ask: SiteRequest, answer: SiteResponse) -> None:

@@ -31,7 +31,7 @@ def taken() -> Iterator[int]:
 
 
 def test_a_taken_port_is_told_before_anything_starts(tmp_path: Path, taken: int) -> None:
-    words = f"port {taken} of {LOCAL} is taken by another program; choose another with --port"
+    words = f"port {taken} of {LOCAL} is taken by another program\nchoose another `port`"
     with pytest.raises(ProtofedError, match=words):
         serve_federation(tmp_path, (LOCAL, taken), None)
     assert not (tmp_path / "superlink.log").exists()
@@ -51,7 +51,7 @@ def test_a_second_server_with_the_same_files_is_told_of_the_first(
         atomic_write_json(tmp_path / RECORD, {"pid": 4242, "listens": "0.0.0.0:8443"})
         with pytest.raises(ProtofedError, match=r"process 4242, on 0\.0\.0\.0:8443\).*") as caught:
             serve_federation(tmp_path, (LOCAL, taken), None)
-    assert "--home" in str(caught.value)
+    assert "give this one a home of its own" in str(caught.value)
 
 
 def test_the_last_words_of_flowers_server_are_told(

@@ -26,7 +26,8 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
 
 from protofed.deploy import flower_server, serve
-from protofed.deploy.flower_client import CallError, as_parcel, as_record
+from protofed.deploy.flower_client import CallError
+from protofed.deploy.flower_compat import bytes_to_record, split_message
 from protofed.deploy.flower_server import OWN, limit_from, limit_text
 from protofed.deploy.keys import make_keys
 from protofed.deploy.run_channel import RunChannel
@@ -116,7 +117,7 @@ def test_parts_of_an_answer_that_nobody_announced_are_not_kept(served: Served) -
         site.open()
         before = served.memory()
         for number in range(5):
-            part = PushObjectRequest(node=site.node, session_id=f"{number}" * MB)
+            part = PushObjectRequest(node=site.calls.node, session_id=f"{number}" * MB)
             with pytest.raises(CallError) as fault:
                 site.client.call("fleet/push-object", part, PushObjectResponse)
             assert fault.value.status == 413
@@ -130,11 +131,11 @@ def answers_health(served: Served) -> bool:
 
 def test_a_tree_of_millions_of_parts_costs_nothing(served: Served) -> None:
     with served.line() as line, asking(served, line, "north", MB) as asked:
-        parcel = as_parcel(Message(as_record(b"x"), reply_to=asked.letter.message))
+        split = split_message(Message(bytes_to_record(b"x"), reply_to=asked.letter.message))
         for count, status in ((100_000, 413), (7_000_000, 413)):
             tree = ObjectTree(object_id="a", children=[ObjectTree()] * count)
             pushed = PushMessagesRequest(
-                node=asked.site.node, messages_list=[parcel.head], message_object_trees=[tree]
+                node=asked.site.calls.node, messages_list=[split.head], message_object_trees=[tree]
             )
             with pytest.raises(CallError) as fault:
                 asked.site.client.call("fleet/push-messages", pushed, PushMessagesResponse)
@@ -177,7 +178,7 @@ def asking(served: Served, line: RunChannel, name: str, most: int) -> Iterator[A
         node = site.open()
         wait_for(lambda: node in [each.node for each in line.online()], 30)
         number = line.send(node, b"how much?", 60.0, most)
-        letter = site.next_letter()
+        letter = site.next_request()
         assert letter is not None
         yield Asked(site, number, letter)
 
@@ -233,9 +234,9 @@ def test_parts_that_are_larger_than_announced_are_refused(
 
 def announced(asked: Asked, by: FleetConnection) -> None:
     """Announce an answer to what a site was asked, in its name; its parts are not sent."""
-    parcel = as_parcel(Message(as_record(b"mine"), reply_to=asked.letter.message))
+    split = split_message(Message(bytes_to_record(b"mine"), reply_to=asked.letter.message))
     pushed = PushMessagesRequest(
-        node=by.node, messages_list=[parcel.head], message_object_trees=[parcel.tree]
+        node=by.calls.node, messages_list=[split.head], message_object_trees=[split.tree]
     )
     by.client.call("fleet/push-messages", pushed, PushMessagesResponse)
 
@@ -294,7 +295,7 @@ def test_a_site_waits_for_the_parts_of_a_letter_that_is_still_being_handed_in(
     with served.line() as line, served.site("north") as site:
         node = site.open()
         wait_for(lambda: node in [each.node for each in line.online()], 30)
-        call, found = line._call, list[bytes]()
+        call, found = line.calls.call, list[bytes]()
 
         def slow(name: str, *rest: Any) -> Any:
             if name == "runtime/push-object" and not found:
@@ -304,10 +305,10 @@ def test_a_site_waits_for_the_parts_of_a_letter_that_is_still_being_handed_in(
         def fetch() -> None:
             letter = None
             while letter is None:
-                letter = site.next_letter()
+                letter = site.next_request()
             found.append(site.content(letter, MB))
 
-        monkeypatch.setattr(line, "_call", slow)
+        monkeypatch.setattr(line.calls, "call", slow)
         reader = threading.Thread(target=fetch)
         reader.start()
         line.send(node, b"in parts", 60.0, MB)
@@ -330,7 +331,8 @@ def test_a_site_that_was_killed_is_let_in_again_at_once_under_its_number(served:
         served.site("north") as again,
     ):
         number = first.open()
-        first.left.set()  # as if killed: it says nothing any more
+        first.heartbeat.stop()  # as if killed: nothing is heard of it any more
+        first.online = 0
         with pytest.raises(CallError, match="2004"):
             second.open()
         assert again.open(number) == number

@@ -149,7 +149,7 @@ def test_no_name_of_a_file_leaves_a_site_that_is_called_as_a_class(
     for _ in range(2):
         assert b"jane" not in pack_tree(told(desk, SiteRequest("describe", ABOUT)))
     (line,) = capsys.readouterr().out.splitlines()  # once
-    assert line.startswith(f"1 files of {own} are skipped: cat/jane-doe.png (not an image")
+    assert line.startswith(f"skipping 1 file of {own}: cat/jane-doe.png (not an image")
 
 
 def test_a_run_and_its_rounds_are_told_at_the_site(

@@ -7,15 +7,15 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.core.metrics import CorrectCount, Tallies
+from protofed.core.metrics import CorrectCount, CorrectCounts
 from protofed.engines.site_protocol import counts_from_json
 from protofed.errors import ProtofedError
 from tests.fleet.odd_json import TOKENS, VALUES
 
 
-def counted(text: str) -> Tallies | None:
+def counted(text: str) -> CorrectCounts | None:
     """The tallies that come of a site's words, if they are taken; they then can be true."""
-    fault, found = "", Tallies()
+    fault, found = "", CorrectCounts()
     try:
         found = counts_from_json(text, 5)
     except ProtofedError as refused:

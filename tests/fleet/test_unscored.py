@@ -10,6 +10,7 @@ from protofed.engines.site_protocol import SiteRequest
 from protofed.experiment.result import read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import RunProgress
+from protofed.federation.evaluation import score_rules
 from tests.cli.conftest import Cli
 from tests.fleet.desks import Known, desks, job, submitted
 from tests.fleet.test_equal import spec
@@ -51,6 +52,23 @@ def test_a_round_that_a_site_has_not_scored_says_so_everywhere(
     shown = cli("resume", folder.path).out
     assert "last round, without site-b" in shown
     assert "last round, without site-b" in folder.card.read_text()
+
+
+def test_the_mean_of_several_rounds_says_whom_it_lacks() -> None:
+    rules = score_rules(1, [["north"]])
+    assert rules == {
+        "last": "last round, without north",
+        "last_five": "mean of the last evaluation, without north",
+    }
+    five = score_rules(3, [["north", "south"], ["north"], ["north"]])["last_five"]
+    assert five == "mean of the last 3 evaluations, without north, not all with south"
+
+
+def test_what_keeps_a_site_from_scoring_is_told_once(images: Path, tmp_path: Path) -> None:
+    told = [line for step in play(images, tmp_path, "fedavg", 1, 2, 3) for line in step.notices]
+    assert [line for line in told if "has not scored" in line] == [
+        "site-b has not scored: it went offline"
+    ]
 
 
 def test_a_site_that_stays_away_is_told_of_once(images: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from protofed.core.site import SERVER, ArrayDataset, ClientId, RoundContext, Sit
 from protofed.core.training import Training
 from protofed.engines.engine import require_replies
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 
 TARGETS, SIZES = (0, 2, 5), (1, 2, 5)
 TWO_STEPS = Training(lr=0.1, momentum=0.0, weight_decay=0.0, epochs=2, batch=1)
@@ -105,7 +105,7 @@ class Parabolas:
         )
         self.number += 1
 
-    def _listen(self, sent: Mail, received: Mail) -> None:
+    def _listen(self, sent: Messages, received: Messages) -> None:
         self.start = value(next(iter(sent.values())).model)
         self.locals = [value(reply.model) for reply in received.values()]
 

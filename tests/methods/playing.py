@@ -12,7 +12,7 @@ from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.testing import toy_sites
 
 
@@ -23,15 +23,15 @@ class Played(NamedTuple):
     sites: dict[ClientId, Site]
     server: Any
     states: dict[ClientId, Any]  # of the clients
-    mail: list[tuple[Mail, Mail]]  # what travelled down and up, leg by leg
+    mail: list[tuple[Messages, Messages]]  # what travelled down and up, leg by leg
 
     @property
-    def down(self) -> list[Mail]:
+    def down(self) -> list[Messages]:
         """What the clients were sent, leg by leg."""
         return [down for down, _ in self.mail]
 
     @property
-    def up(self) -> list[Mail]:
+    def up(self) -> list[Messages]:
         """What the clients sent, leg by leg."""
         return [up for _, up in self.mail]
 
@@ -54,7 +54,7 @@ def play(
     sites = sites or toys
     called = sorted(sites) if who is None else who
     engine, server = LocalEngine(method, sites), method.init_server(site)
-    mail: list[tuple[Mail, Mail]] = []
+    mail: list[tuple[Messages, Messages]] = []
     for number in range(rounds):
         step = RoundContext(number, rounds if planned is None else planned)
         server = run_round(

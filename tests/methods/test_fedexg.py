@@ -11,7 +11,7 @@ from protofed.core.method import Method
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import fit_model
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.methods.fedexg import FedExg
 from protofed.ops.model_exchange import ExchangeServer
 from protofed.testing import check_method, toy_sites
@@ -20,8 +20,8 @@ from tests.methods.playing import after
 
 def one_round(
     sites: dict[ClientId, Site], site: Site
-) -> tuple[ExchangeServer, list[tuple[Mail, Mail]]]:
-    method, mail = FedExg(), list[tuple[Mail, Mail]]()
+) -> tuple[ExchangeServer, list[tuple[Messages, Messages]]]:
+    method, mail = FedExg(), list[tuple[Messages, Messages]]()
     start = method.init_server(site)
     engine = LocalEngine(method, sites)
     server = run_round(

@@ -16,7 +16,7 @@ from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedga import FedGA, FedGAClient, FedGAServer, adjust_weights, split_site
 from protofed.testing import check_method, toy_sites
@@ -38,7 +38,7 @@ class Run:
         self.site, toys = toy_sites(method)
         self.engine = LocalEngine(method, sites or toys)
         self.servers: list[Any] = [method.init_server(self.site)]
-        self.mail: list[tuple[Mail, Mail]] = []
+        self.mail: list[tuple[Messages, Messages]] = []
         for number in range(rounds):
             self.servers.append(
                 run_round(

@@ -122,7 +122,7 @@ def test_a_step_on_the_anchors_is_one_along_equations_3_to_5(sep_form: Any) -> N
     method = FedLSA(features=6, server_epochs=1, server_lr=0.1, alpha=0.3, sep_form=sep_form)
     site, _ = toy_sites(method)
     start = replace(method, server_epochs=0).init_server(site)
-    seeds = {name: leaf.clone().requires_grad_() for name, leaf in start.seedling.items()}
+    seeds = {name: leaf.clone().requires_grad_() for name, leaf in start.generator.items()}
     anchors, head, total = (
         F.normalize(generate_vectors(seeds)),
         start.model.weights,
@@ -135,7 +135,7 @@ def test_a_step_on_the_anchors_is_one_along_equations_3_to_5(sep_form: Any) -> N
         exps = [(a / 0.1).exp() if sep_form == "scaled" else a.exp() / 0.1 for a in tops]
         total = total + 0.3 * (torch.stack(exps).sum() / 4).log() / 5
     total.backward()
-    grown_on = method.init_server(site).seedling
+    grown_on = method.init_server(site).generator
     for name, leaf in seeds.items():
         assert leaf.grad is not None
         expected = leaf.detach() - 0.1 * leaf.grad
@@ -156,8 +156,8 @@ def test_seeds_live_on_from_round_to_round() -> None:
     reply = {0: Message(site.initial_model(), size=3)}
     once = method.merge(site, start, reply, RoundContext(0, 2))
     twice = method.merge(site, once, reply, RoundContext(1, 2))
-    assert not tree.equal(once.seedling, start.seedling)
-    assert not tree.equal(twice.seedling, once.seedling)
+    assert not tree.equal(once.generator, start.generator)
+    assert not tree.equal(twice.generator, once.generator)
 
 
 def test_switched_off_there_are_no_anchors_in_round_zero() -> None:

@@ -15,7 +15,7 @@ from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.methods.fedexg import FedExg
 from protofed.methods.fedme import FedMe, assign_partners
 from protofed.ops.model_exchange import ExchangeServer
@@ -28,15 +28,15 @@ class Played:
 
     def __init__(self, method: AnyMethod, who: Sequence[ClientId] = (0, 1, 2, 3)):
         self.site, self.sites = toy_sites(method)
-        self.down: list[Mail] = []
-        self.up: list[Mail] = []
+        self.down: list[Messages] = []
+        self.up: list[Messages] = []
         self.engine: LocalEngine[Any, Any] = LocalEngine(method, self.sites)
         start = method.init_server(self.site)
         self.server = run_round(
             method, self.site, start, self.engine, who, RoundContext(0, 1), self._listen
         )
 
-    def _listen(self, down: Mail, up: Mail) -> None:
+    def _listen(self, down: Messages, up: Messages) -> None:
         self.down.append(down)
         self.up.append(up)
 

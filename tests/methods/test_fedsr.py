@@ -17,7 +17,7 @@ from protofed.core.model import Model
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedsr import PRIVATE, FedSR
 from protofed.testing import check_method, toy_sites
@@ -49,7 +49,7 @@ class Run:
             )
         self.model = cast(Model, server.model)
 
-    def _listen(self, sent: Mail, received: Mail) -> None:
+    def _listen(self, sent: Messages, received: Messages) -> None:
         self.mail += [*sent.values(), *received.values()]
 
 

@@ -89,22 +89,22 @@ def test_merge_is_plain_descent_with_the_adaptive_margin() -> None:
         (tables[0].vectors[2] + tables[1].vectors[1]) / 2,
     ]
     gaps = [min(float((a - b).norm()) for b in means if b is not a) for a in means]
-    seeds = {name: leaf.clone().requires_grad_() for name, leaf in start.seedling.items()}
+    seeds = {name: leaf.clone().requires_grad_() for name, leaf in start.generator.items()}
     vectors = torch.cat([rows.vectors for rows in tables])
     labels = torch.cat([rows.labels for rows in tables])
     server_loss(generate_vectors(seeds), vectors, labels, max(gaps)).backward()
-    for name, leaf in merged(method, *tables, server=start).seedling.items():
+    for name, leaf in merged(method, *tables, server=start).generator.items():
         grad = seeds[name].grad
         assert grad is not None
-        torch.testing.assert_close(leaf, start.seedling[name] - 0.1 * grad)
+        torch.testing.assert_close(leaf, start.generator[name] - 0.1 * grad)
 
 
 def test_the_margin_is_capped() -> None:
     rows = random_table(1, [0, 1, 3])
     free, low, zero = (
-        merged(FedTGP(server_epochs=2, margin=cap), rows).seedling for cap in (100.0, 0.5, 0.0)
+        merged(FedTGP(server_epochs=2, margin=cap), rows).generator for cap in (100.0, 0.5, 0.0)
     )
-    assert tree.equal(free, merged(FedTGP(server_epochs=2, margin=1000), rows).seedling)
+    assert tree.equal(free, merged(FedTGP(server_epochs=2, margin=1000), rows).generator)
     assert not tree.equal(free, low)
     assert not tree.equal(low, zero)
 
@@ -116,7 +116,7 @@ def test_one_class_alone_has_the_cap_as_margin() -> None:
 def test_training_brings_prototypes_near_their_rows_and_apart() -> None:
     rows = random_table(3, [0, 1, 2, 3, 4])
     short, long = (
-        server_loss(generate_vectors(merged(method, rows).seedling), rows.vectors, rows.labels, 1)
+        server_loss(generate_vectors(merged(method, rows).generator), rows.vectors, rows.labels, 1)
         for method in (FedTGP(server_epochs=0), FedTGP(server_epochs=300, server_lr=0.05))
     )
     assert long.item() < 0.5 * short.item()
@@ -130,13 +130,13 @@ def test_only_classes_that_were_ever_held_are_sent_and_they_stay() -> None:
     assert second.protos is not None
     assert first.protos.labels.tolist() == [0, 3]
     assert second.protos.labels.tolist() == [0, 1, 3]
-    assert torch.equal(second.protos.vectors, generate_vectors(second.seedling)[[0, 1, 3]])
+    assert torch.equal(second.protos.vectors, generate_vectors(second.generator)[[0, 1, 3]])
 
 
 def test_the_servers_layers_go_on_where_they_stood() -> None:
     method, rows = FedTGP(server_epochs=1), random_table(1, [0, 1])
     first = merged(method, rows)
-    assert not tree.equal(merged(method, rows, server=first).seedling, first.seedling)
+    assert not tree.equal(merged(method, rows, server=first).generator, first.generator)
 
 
 def test_the_order_of_rows_is_new_each_round() -> None:
@@ -147,7 +147,7 @@ def test_the_order_of_rows_is_new_each_round() -> None:
         0: Message(model=site.initial_model(), protos=random_table(1, [0, 1, 2, 3, 4]), size=1)
     }
     one, other = (method.merge(site, start, replies, RoundContext(number, 9)) for number in (0, 1))
-    assert not tree.equal(one.seedling, other.seedling)
+    assert not tree.equal(one.generator, other.generator)
 
 
 def test_a_client_is_pulled_to_the_learned_prototypes_which_are_constants() -> None:

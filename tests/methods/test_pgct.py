@@ -25,7 +25,7 @@ from protofed.methods.fedprox import FedProx
 from protofed.methods.fedseproto import FedSeProto
 from protofed.methods.fpl import FPL
 from protofed.methods.local import Local
-from protofed.methods.pgct import GUIDE, PGCT
+from protofed.methods.pgct import PGCT, PROTOTYPES
 from protofed.ops.losses import proximal_term
 from protofed.ops.model_exchange import phase_site
 from protofed.ops.prototype_collection import local_prototypes
@@ -69,12 +69,12 @@ def example(lacking: tuple[int, ...] = (1, 3)) -> tuple[Site, Message, TrainingB
     vectors = torch.randn(len(labels), 8, generator=site.rng("test"))
     protos = Prototypes(vectors, torch.tensor(labels), torch.ones(len(labels)).long())
     batch = next(sites[2].batches(SECOND))
-    return sites[2], Message(site.initial_model(), extras={GUIDE: protos}), batch
+    return sites[2], Message(site.initial_model(), extras={PROTOTYPES: protos}), batch
 
 
 def slow_loss(method: PGCT, site: Site, received: Message, batch: TrainingBatch) -> float:
     """Eq. 3-8, image by image."""
-    model, protos = tree.clone(received.model), received.extras[GUIDE]
+    model, protos = tree.clone(received.model), received.extras[PROTOTYPES]
     assert isinstance(protos, Prototypes)
     out, head = site.forward_train(model, batch.x), model.weights
     rows = list(zip(protos.vectors, protos.labels.tolist(), strict=True))
@@ -172,8 +172,8 @@ def test_the_first_leg_is_the_bases_and_the_second_is_not() -> None:
     reply, _ = method.train(sites[0], received, None, FIRST)
     alone, _ = base.train(phase_site(sites[0], FIRST, "half"), received, None, FIRST)
     assert tree.equal(reply.model, alone.model)
-    assert tree.equal(reply.extras[GUIDE], local_prototypes(sites[0], reply.model))
-    parcel = Message(reply.model, extras={GUIDE: reply.extras[GUIDE]})
+    assert tree.equal(reply.extras[PROTOTYPES], local_prototypes(sites[0], reply.model))
+    parcel = Message(reply.model, extras={PROTOTYPES: reply.extras[PROTOTYPES]})
     on, _ = method.train(sites[1], parcel, None, SECOND)
     plain, _ = Method().train(
         phase_site(sites[1], SECOND, "half"), Message(reply.model), None, SECOND
@@ -187,7 +187,7 @@ def test_a_bases_client_state_is_that_of_the_first_leg() -> None:
     received = method.publish(method.init_server(site))
     reply, state = method.train(sites[0], received, method.init_client(sites[0]), FIRST)
     assert tree.equal(state, reply.model)
-    parcel = Message(site.initial_model(), extras={GUIDE: reply.extras[GUIDE]})
+    parcel = Message(site.initial_model(), extras={PROTOTYPES: reply.extras[PROTOTYPES]})
     assert method.train(sites[0], parcel, state, SECOND)[1] is state
 
 
@@ -233,7 +233,9 @@ def test_the_number_of_clusters_moves_the_result_where_clusters_matter(mode: Any
 
 @pytest.mark.parametrize("base", [PGCT(), FedExg(), Local(), FedProto(param_avg=False)])
 def test_bases_whose_models_cannot_go_round_are_refused(base: AnyMethod) -> None:
-    with pytest.raises(ValidationError, match="one leg a round and one model for all clients"):
+    with pytest.raises(
+        ValidationError, match="one exchange per round and one model for all clients"
+    ):
         PGCT(base=base)
 
 

@@ -23,7 +23,7 @@ from protofed.methods.fedsr import FedSR
 from protofed.methods.fedtgp import FedTGP
 from protofed.methods.fpl import FPL
 from protofed.methods.moon import MOON
-from protofed.methods.pgct import GUIDE, PGCT
+from protofed.methods.pgct import PGCT, PROTOTYPES
 from protofed.testing import toy_sites
 
 LAST = RoundContext(3, 4)
@@ -56,7 +56,11 @@ def ruined(model: Model) -> Model:
 def test_what_has_no_weight_is_not_computed(method: AnyMethod) -> None:
     _, sites = toy_sites(method)
     site, protos = sites[1], broken(sites[1].net.features)
-    extras: dict[str, Extra] = {"semantic": broken(5), "anchors": protos.vectors, GUIDE: protos}
+    extras: dict[str, Extra] = {
+        "semantic": broken(5),
+        "anchors": protos.vectors,
+        PROTOTYPES: protos,
+    }
     received, batch = Message(protos=protos, extras=extras), next(site.batches(LAST))
     mine = method.loss(site, received, method.init_client(site), site.initial_model(), batch)
     plain = FedAvg().loss(site, Message(), None, site.initial_model(), batch)

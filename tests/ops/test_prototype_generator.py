@@ -21,7 +21,7 @@ def test_vectors_grow_through_a_perceptron_with_one_hidden_layer() -> None:
     torch.testing.assert_close(generate_vectors(seeds), layers(seeds["seed"]).detach())
 
 
-def test_a_seedling_is_its_streams_and_lies_in_torchs_range() -> None:
+def test_a_generator_follows_its_stream_and_lies_in_torchs_range() -> None:
     one, same, other = (init_generator(5, 16, 3, rng("grow", key)) for key in (1, 1, 2))
     assert tree.equal(one, same)
     assert not tree.equal(one, other)

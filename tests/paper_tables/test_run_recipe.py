@@ -138,7 +138,7 @@ def test_where_no_part_can_run_the_reason_is_told(
     monkeypatch.delenv("PROTOFED_DATA", raising=False)
     with pytest.raises(ProtofedError, match=r"vlcs(.|\n)*protofed data get vlcs"):
         prepare_recipe(read_recipe("fedseproto-table2"), "quick", ["vlcs"], None, tmp_path)
-    with pytest.raises(ProtofedError, match=r"PROTOFED_DATA(.|\n)*`scale=smoke`"):
+    with pytest.raises(ProtofedError, match=r"PROTOFED_DATA(.|\n)*scale=smoke"):
         prepare_recipe(read_recipe("fpl-table1"), "quick", ["office"], None, tmp_path)
 
 

@@ -125,7 +125,7 @@ def test_runs_of_different_length_are_refused(made: Path, tmp_path: Path) -> Non
     run(parse_experiment({**TINY, "rounds": 1}), tmp_path / "short")
     with pytest.raises(ProtofedError, match="differ in rounds"):
         read_runs([made / "fpl-0", tmp_path / "short"])
-    with pytest.raises(ProtofedError, match="holds no run"):
+    with pytest.raises(ProtofedError, match="is not a run folder"):
         read_runs([tmp_path])
 
 

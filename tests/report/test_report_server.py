@@ -102,7 +102,7 @@ def test_a_growing_run_is_followed_to_its_end(made: Path, copy: Copy, watch: Wat
         shutil.copy(whole / name, folder / name)
     page = until(watched.port, "best of 2 methods")
     assert [row[0] for row in page.tables["results-table"]] == ["method", "FPL", "FedAvg"]
-    assert "runs on their way" not in page.attributes("aria-label")
+    assert "unfinished runs" not in page.attributes("aria-label")
 
 
 def test_ctrl_c_ends_it(made: Path, watch: Watch) -> None:

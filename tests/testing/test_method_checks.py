@@ -203,9 +203,9 @@ class TwoLegs(Method):
 @pytest.mark.parametrize(
     ("method", "fault"),
     [
-        (TrainingTeacher(), "changed its received"),
+        (TrainingTeacher(), "changed the message that it received"),
         (GlobalRandomness(), "global generator"),
-        (HiddenState(), "save, load and continue"),
+        (HiddenState(), "saved and loaded differs"),
         (Forgetful(), "state never moves"),
         (Secretive(), "histogram"),
         (InPlaceMerge(), "changed the replies"),

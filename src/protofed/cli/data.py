@@ -175,9 +175,9 @@ def _tell(name: str, source: DataSource) -> None:
     """Licence, source and size, on stderr."""
     from urllib.parse import urlsplit
 
-    from protofed.data.download import source_home
+    from protofed.data.download import source_files
 
-    files = source_home(name, source)
+    files = source_files(name, source)
     hosts = dict.fromkeys(urlsplit(url).netloc for file in files for url in file.urls)
     size = f"about {max(1, source.size // 10**6):,} MB" if source.size else "size unknown"
     lines = [

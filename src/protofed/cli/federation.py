@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from protofed.cli.options import FormatOption, JsonOption, chosen_format
-from protofed.errors import ProtofedError, printable_text
+from protofed.cli.typer_fixes import option_flag
+from protofed.errors import ProtofedError, printable_text, render_options
 
 if TYPE_CHECKING:
     from protofed.cli.output import RunWatcher
@@ -27,16 +28,17 @@ def keys_command(
         str, typer.Option(metavar="HOST[:PORT]", help="Where sites will reach the server.")
     ],
     sites: Annotated[
-        list[str], typer.Option(metavar="NAME ...", help="Who takes part; known ones are kept.")
+        list[str],
+        typer.Option(metavar="NAME ...", help="Names of the sites; existing ones keep their keys."),
     ],
     days: Annotated[
-        int, typer.Option(min=1, max=3650, help="How long the server's certificate holds.")
+        int, typer.Option(min=1, max=3650, help="How long the server's certificate is valid.")
     ] = 365,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make the keys of a federation across machines; add sites to it later.
 
-    No file that is there is ever overwritten. What is private can be read by its owner alone.
+    Existing files are never overwritten. Private files can be read by their owner alone.
     """
     from protofed.deploy.keys import make_keys
 
@@ -52,7 +54,7 @@ def keys_command(
         typer.echo(f"{name}: keeps its key")
     if made.certificate:
         typer.echo(f"{made.server.host}: new certificate for {days} days in {made.folder}/server")
-    typer.echo(f"keep {made.folder / 'ca'} to yourself: who has it can pass for the server")
+    typer.echo(f"keep {made.folder / 'ca'} to yourself: whoever has it can impersonate the server")
     typer.echo("\nwhat to type:")
     for where, command in _commands(made).items():
         typer.echo(f"  {where:<{max(map(len, _commands(made)))}}  {command}")
@@ -73,11 +75,17 @@ def _commands(made: MadeKeys) -> dict[str, str]:
 
 
 def run_join_check(site: JoiningSite, as_json: bool = False) -> NoReturn:
-    """Print what was found, a line each; the exit code is 1 if anything failed."""
+    """Check what a site needs to join, print a line per check, and exit.
+
+    The exit code is 1 if any check failed. `as_json` prints a list of objects instead.
+    """
     from protofed.deploy.preflight import format_check_lines, run_preflight
 
-    lines = run_preflight(site)
-    found = [{**line._asdict(), "fix": "" if line.ok else line.fix} for line in lines]
+    lines = [
+        line._replace(fix="" if line.ok else render_options(line.fix, option_flag))
+        for line in run_preflight(site)
+    ]
+    found = [line._asdict() for line in lines]
     typer.echo(json.dumps(found, indent=2) if as_json else format_check_lines(lines))
     raise typer.Exit(1 if any(line.ok is False for line in lines) else 0)
 
@@ -93,20 +101,26 @@ def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The one public port.")] = 8443,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="No keys, no TLS: for trials on this machine alone.")
+        bool, typer.Option("--insecure", help="No keys, no TLS: only for trials on one machine.")
     ] = False,
     home: Home = None,
 ) -> None:
-    """Serve a federation: sites join here, and runs are submitted on this machine."""
+    """Serve a federation: sites join here, and runs are submitted on this machine.
+
+    Ctrl-C stops it. Sites stay and join again when it is back; a run that was under way can be
+    resumed.
+    """
     _needs_flower()
     from protofed.deploy.serve import serve_federation as stand
     from protofed.deploy.serve import state_folder
 
     if insecure == bool(keys):
-        raise typer.BadParameter("give --keys, or --insecure for a trial on this machine alone")
+        raise typer.BadParameter("give --keys, or --insecure for a trial on one machine")
     if insecure:
-        typer.echo("warning: --insecure: anybody on this machine can join and start runs", err=True)
-        typer.echo("it listens on 127.0.0.1 only; give --keys for other machines", err=True)
+        typer.echo(
+            "warning: --insecure: any user of this machine can join and start runs", err=True
+        )
+        typer.echo("listening on 127.0.0.1 only; give --keys for other machines", err=True)
         host = LOCAL
     stand(_full(home) or state_folder("server"), (host, port), _full(keys))
 
@@ -118,16 +132,21 @@ def join_command(
     keys: Annotated[
         Path | None, typer.Option(help="Folder of this site's keys, from the coordinator.")
     ] = None,
-    policy: Annotated[Path | None, typer.Option(help="TOML file: what may leave.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="TOML file: what may leave this site.")
+    ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Look at everything that is needed, and join nothing.")
+        bool, typer.Option("--check", help="Check everything that is needed, without joining.")
     ] = False,
     home: Home = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --check: print what was found as JSON.")
+        bool, typer.Option("--json", help="With --check: print the results as JSON.")
     ] = False,
 ) -> None:
-    """Take part in a federation with the images of this site, which never leave it."""
+    """Take part in a federation with the images of this site, which never leave it.
+
+    Ctrl-C leaves the federation. The policy is read at the start: restart to apply a change.
+    """
     _needs_flower()
     from protofed.cli.federation import run_join_check
     from protofed.deploy.join import join_federation as take_part
@@ -150,23 +169,24 @@ def submit_command(
         typer.Option("--set", help="section.field=value, e.g. training.epochs=1; repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default as for `run`.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was interrupted.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     sites: Annotated[
-        str, typer.Option(help="Who takes part: a,b,c, or a number; default: all with a key.")
+        str, typer.Option(help="Sites that take part: a,b,c, or a number; default: all with a key.")
     ] = "",
     deadline: Annotated[
-        float, typer.Option(min=1, help="Seconds that a site has for one exchange.")
+        float, typer.Option(min=1, help="Seconds a site has for one exchange.")
     ] = 600.0,
     wait: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait until the sites are there.")
+        float, typer.Option(min=1, help="Seconds to wait for the sites to come online.")
     ] = 120.0,
     home: Home = None,
     form: FormatOption = "terminal",
     as_json: JsonOption = False,
 ) -> None:
-    """Train with the sites that have joined; on the machine that serves."""
+    """Train with the sites that have joined; on the machine that serves.
+
+    Ctrl-C stops the run; the same command with --resume continues it.
+    """
     _needs_flower()
     from protofed.cli.run import raw_spec, show_result
     from protofed.deploy.coordinator import SubmittedJob
@@ -174,7 +194,7 @@ def submit_command(
     from protofed.experiment.result import read_result
 
     raw, _ = raw_spec(spec, assignments or [], {})
-    remote_experiment(raw)  # so that a fault is told before anybody is asked
+    remote_experiment(raw)  # to find a fault before any site is asked
     names, count = ((), int(sites)) if sites.isdecimal() else (_listed(sites), 0)
     here, told = str(Path.cwd()), str(out or "")
     job = SubmittedJob(raw, here, told, names, count, deadline, wait, resume)
@@ -194,21 +214,27 @@ def _played(job: SubmittedJob, home: Path | None) -> RunDir:
     try:
         return play(job, _full(home) or state_folder("server"), follower)
     except KeyboardInterrupt:
-        typer.echo("stopped; the same command with --resume goes on", err=True)
+        typer.echo("stopped; run the same command with --resume to continue", err=True)
         raise typer.Exit(130) from None
     finally:
         follower.end()
 
 
 class JobFollower:
-    """Shows how a submitted run goes, as `run` shows its own progress."""
+    """Shows the progress of a submitted run, as `run` shows its own.
+
+    Lines on what is waited for appear beside the progress bar.
+    """
 
     def __init__(self) -> None:
         self.watcher: RunWatcher | None = None
 
     def waiting(self, words: str) -> None:
-        """Who or what is waited for."""
-        typer.echo(printable_text(words), err=True)
+        """Report what is waited for; beside the progress bar, once there is one."""
+        if self.watcher:
+            self.watcher.say(words)
+        else:
+            typer.echo(printable_text(words), err=True)
 
     def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
         """What the run is, where it goes, and how many rounds are behind it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,7 +81,7 @@ def show_method(
     if as_json:
         typer.echo(json.dumps(about, indent=2))
         return
-    typer.echo(f"{about['label']}: {method.__doc__}")
+    typer.echo(f"{about['label']}: {inspect.getdoc(method)}\n")
     typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
     if about["caveat"]:
         typer.echo(f"* {about['caveat']}")
@@ -97,7 +98,8 @@ def method_record(name: str, method: type[AnyMethod]) -> dict[str, Any]:
 
     Its paper, what it sends and needs, and the name, default and meaning of each hyperparameter.
     """
-    about = {"name": name, **method.info._asdict(), "summary": method.__doc__}
+    summary = (inspect.getdoc(method) or "").partition("\n")[0]
+    about = {"name": name, **method.info._asdict(), "summary": summary}
     made = method()
     about |= {**made.payload._asdict(), "needs": list(made.needs)}
     known: dict[str, FieldInfo] = vars(method)["__pydantic_fields__"]

@@ -1,1 +1,1 @@
-"""The vocabulary: trees of tensors, models, messages, sites and the method contract."""
+"""The core types: trees of tensors, models, messages, sites, and the contract of a method."""

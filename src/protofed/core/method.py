@@ -1,4 +1,4 @@
-"""The contract: a method is federated averaging, and its file says only what its paper changes."""
+"""The contract of a method: federated averaging, of which a paper's file overrides a few hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protofed.core.training import STRICT, FitResult, Training, fit_model
 
 @tree.node
 class ServerState:
-    """What the server keeps between rounds: the global model and, if shared, prototypes.
+    """What the server keeps between rounds: the global model and, if any, global prototypes.
 
     A method that needs more derives its own node::
 
@@ -35,10 +35,13 @@ class ServerState:
 
 
 class Payload(NamedTuple):
-    """What crosses the wire: parts are called "model", "protos", or by the name of an extra.
+    """The names of what travels: "model", "protos", or the name of an extra.
 
     Sites check their policy against it, the model card prints it, and `check_method` compares it
-    with what really travels. The shapes of these parts are in `Method.reply_schema`.
+    with what really travels. The shapes of these parts are in `Method.reply_schema`. SCAFFOLD,
+    which sends a control variate beside the model in both directions, declares::
+
+        Payload(up=("model", "variate"), down=("model", "variate"))
     """
 
     up: tuple[str, ...] = ("model",)  # from a client
@@ -47,24 +50,28 @@ class Payload(NamedTuple):
     counts: bool = False  # whether the counts behind prototypes change the result
 
 
-# What a method may ask of a federation. Equal features: nets may differ, the width of z not.
+# What a method may require. "equal features": nets may differ, but not the width of z.
 Need: TypeAlias = Literal["equal nets", "equal features", "public images"]
 
 
-# By name: the fields that make a method one of its paper's ablations.
+# The fields that turn a method into one of its paper's ablations, by the ablation's name.
 Ablations: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class MethodInfo(NamedTuple):
-    """Where a method comes from."""
+    """The paper behind a method, as tables, reports and model cards print it.
 
-    label: str  # as tables print it
+    `caveat` marks an implementation that differs from the paper, for example a reconstruction from
+    an abstract; it is shown beside the method's scores.
+    """
+
+    label: str  # the name in tables
     title: str
     venue: str = ""
     year: int | None = None
     link: str = ""
     family: str = "baseline"  # or "prototype", "drift", "aggregation", ...
-    caveat: str = ""  # what a reader must know of the implementation, e.g. a reconstruction
+    caveat: str = ""  # how the implementation differs, e.g. a reconstruction
 
 
 S = TypeVar("S", bound=ServerState, default=ServerState)  # server state
@@ -73,68 +80,100 @@ C = TypeVar("C", default=None)  # client state: private, kept by the engine
 
 @dataclass(frozen=True, config={**STRICT, "strict": True})
 class Method(Generic[S, C]):
-    """Federated averaging, as pure functions over explicit state; fields are hyperparameters.
+    """Federated averaging as pure functions over explicit state; a subclass overrides what differs.
 
-    Hooks take state and return state: none changes its inputs or sets anything on `self`.
+    Fields are hyperparameters. Hooks take state and return new state: no hook changes its inputs or
+    sets anything on `self`. `S` is the type of the server's state, `C` of a client's private state.
+    Each exchange of a round calls::
+
+        send (server) -> train (each client; calls local_fit, which calls loss) -> merge (server)
+
+    A paper that adds a loss term overrides `loss` alone; `protofed.methods.fedprox` is an example.
+    `check_method` tests whether a subclass keeps the contract.
     """
 
     info: ClassVar[MethodInfo]
-    ablations: ClassVar[Ablations] = {}  # what its paper takes away
+    ablations: ClassVar[Ablations] = {}  # those of its paper
 
     @property
     def exchanges(self) -> int:
-        """How many exchanges make a round."""
+        """How many times per round messages go to the clients and replies come back."""
         return 1
 
     @property
     def personal(self) -> bool:
-        """Whether each client is scored with a model of its own."""
+        """Whether each client is scored with a model of its own rather than the published one."""
         return False
 
     @property
     def payload(self) -> Payload:
-        """What it puts on the wire; `check_method` compares this with what really travels."""
+        """Which parts travel up and down; `check_method` compares this with what really travels."""
         return Payload()
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What it cannot do without; a run that lacks it is refused before it starts."""
+        """What the method requires of a federation; a run without it is refused at the start."""
         return ("equal nets",)
 
     def epochs_per_round(self, training: Training) -> int:
-        """How many epochs a client trains in one round, all legs together."""
+        """How many epochs a client trains in one round, over all exchanges."""
         return training.epochs
 
     def warning(self, net: Net) -> str:
-        """What a reader of the scores must know about this method on this net, or nothing."""
+        """What a reader of the scores must know about this method on this net; "" if nothing.
+
+        The run prints it and the model card keeps it, for example that a net without batch norm
+        turns FedBN into FedAvg.
+        """
         return ""
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
-        """Add to the user's net what the paper adds."""
+        """The user's net with what the paper adds, such as another neck or a second head.
+
+        `image` is the shape of the input images. New layers may use torch's global generator: it is
+        seeded for this call and restored afterwards.
+        """
         return net
 
     def init_server(self, site: Site) -> S:
-        """The server's state before the first round."""
+        """The server's state before the first round; `site` is the server's."""
         return cast(S, ServerState(site.initial_model()))
 
     def init_client(self, site: Site) -> C:
-        """A client's private state before its first round; it never leaves the client."""
+        """A client's private state before its first round; it never leaves the client.
+
+        It must be a tree: a node, dict or list of tensors, a number, text or None. The engine keeps
+        it between rounds and saves it in checkpoints.
+        """
         return cast(C, None)
 
     def publish(self, server: S) -> Message:
-        """The product: what is broadcast, and what is scored."""
+        """The result of training so far: what `send` broadcasts by default, and what is scored."""
         return Message(model=server.model, protos=server.protos)
 
     def send(
         self, site: Site, server: S, to: Sequence[ClientId], context: RoundContext
     ) -> dict[ClientId, Message]:
-        """One message for each chosen client; `site` is the server's."""
+        """One message for each client in `to`; `site` is the server's.
+
+        `context.exchange` counts the exchanges of a round from 0. The default sends
+        `publish(server)` to every client.
+        """
         return dict.fromkeys(to, self.publish(server))
 
     def loss(
         self, site: Site, received: Message, state: C, model: Model, batch: TrainingBatch
     ) -> Tensor:
-        """What a client minimises on one batch; may move `model`'s buffers, nothing else."""
+        """The loss of one batch: a scalar that `local_fit` differentiates.
+
+        `model` is the copy being trained. `received.model` is what came from the server; it and
+        `state`, the client's private state, stay constant. Use `site.forward_train` for `model`
+        alone and `site.forward_eval` for every other model. Only the buffers of `model` may change.
+        FedProx::
+
+            task = super().loss(site, received, state, model, batch)
+            return task + self.mu * proximal_term(model, received.model)
+        """
         return F.cross_entropy(site.forward_train(model, batch.x).logits, batch.y)
 
     def local_fit(
@@ -148,11 +187,12 @@ class Method(Generic[S, C]):
         on_gradients: Callable[[Model], None] | None = None,
         on_batch: Callable[[TrainingBatch], None] | None = None,
     ) -> FitResult[Model]:
-        """Minimise `loss` on the client's images: the trained model, the steps, the mean loss.
+        """Train by SGD on `loss` over the client's images: the model, the steps, the mean loss.
 
-        Training starts from the received model, or from `start`. `on_gradients` may change the
-        gradients of the model before each step, for example to clip them; `on_batch` sees each
-        batch before its loss is computed.
+        Training starts from the received model, or from `start`. A method that keeps part of the
+        model at the client passes ``start=received.model | state``. `on_gradients` may change the
+        model's gradients before each step, for example to clip them; `on_batch` sees each batch
+        before its loss is computed.
         """
 
         def loss(model: Model, batch: TrainingBatch) -> Tensor:
@@ -169,15 +209,22 @@ class Method(Generic[S, C]):
         """A client's work in one exchange: its reply and its new private state.
 
         Most methods call `local_fit`, turn its result into a reply with `reply_from_fit`, and add
-        what their paper sends beside the model.
+        what their paper sends beside the model::
+
+            fitted = self.local_fit(site, received, state, context)
+            return replace(reply_from_fit(site, fitted), extras={"gap": gap}), state
         """
         return reply_from_fit(site, self.local_fit(site, received, state, context)), state
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
-        """What a reply to `received` looks like: other keys, shapes or types are refused.
+        """A message shaped like a valid reply to `received`; a reply that differs is refused.
 
-        Values do not count. Of prototypes, as many rows a class as here may come; see
-        `prototype_template`.
+        Keys, shapes and dtypes count, values do not. For prototypes it gives the most rows per
+        class (see `prototype_template`). The default derives it from `payload` and `received`, so a
+        method overrides it only if a reply holds something that was not received::
+
+            gap = torch.zeros((), dtype=torch.float64)
+            return replace(super().reply_schema(site, received, context), extras={"gap": gap})
         """
         up = self.payload.up
         model = (
@@ -192,29 +239,34 @@ class Method(Generic[S, C]):
     def merge(
         self, site: Site, server: S, replies: Mapping[ClientId, Message], context: RoundContext
     ) -> S:
-        """The server's new state from the replies that arrived, in the order of client ids."""
+        """The server's new state from the replies that arrived, in the order of client ids.
+
+        Replies may be missing: never index by a client that is not in `replies`. They may also lie
+        on disk, so read each one once. The default averages the models by number of examples.
+        """
         return replace(server, model=average_models(replies))
 
     def inference_model(self, site: Site, received: Message, state: C) -> Model:
-        """The whole model that predicts: what is scored, exported and looked into.
+        """The whole model that predicts: it is scored, exported and explained.
 
-        A personal method puts it together from what the server sent and what the client keeps,
-        as in ``received.model | state``.
+        A personal method combines what the server sent with what the client keeps, as in
+        ``received.model | state``.
         """
         return received.model
 
     def inference_inputs(self, site: Site) -> tuple[Tensor, ...]:
-        """What the net gets beside the images when it predicts, the same for all images."""
+        """Inputs that the net takes after the images when it predicts; the same for all images."""
         return ()
 
     def class_scores(self, out: NetOutput) -> Tensor:
-        """Class scores [B, C] from what the net gave; the largest is the prediction."""
+        """Class scores [B, C] from the net's output; the largest is the prediction."""
         return out.logits
 
     def predict(self, site: Site, received: Message, state: C, x: Tensor) -> Tensor:
-        """Class scores [B, C]; at the server, or at a client with its state if `personal`.
+        """Class scores [B, C] of images x.
 
-        Override the three hooks above instead: a model is exported through them.
+        Runs at the server, or, if the method is `personal`, at a client with its private state.
+        Override the three hooks above instead: an exported model is built from them.
         """
         model = self.inference_model(site, received, state)
         more = (part.to(x.device) for part in self.inference_inputs(site))
@@ -223,18 +275,24 @@ class Method(Generic[S, C]):
     def auxiliary_predictions(
         self, site: Site, received: Message, state: C, x: Tensor
     ) -> dict[str, Tensor]:
-        """Other ways to predict that are scored beside `predict`, by name: scores [B, C] each."""
+        """Other predictions that are scored beside `predict`, by name: class scores [B, C] each."""
         return {}
 
 
-AnyMethod: TypeAlias = Method[Any, Any]  # for code that holds methods but never opens their states
+AnyMethod: TypeAlias = Method[Any, Any]  # for code that does not look into their states
 
 
 def reply_from_fit(site: Site, fitted: FitResult[Model]) -> Message:
-    """A client's reply after local training: its model, its examples and its mean loss."""
+    """A client's reply after local training: its model, number of examples and mean loss.
+
+    Use `dataclasses.replace` to add prototypes or extras, or to leave out part of the model.
+    """
     return Message(fitted.trained, size=len(site.train), metrics={"loss": fitted.loss})
 
 
 def average_models(replies: Mapping[ClientId, Message]) -> Model:
-    """The mean of the replies' models, weighted by the examples behind each; buffers too."""
+    """The mean of the replies' models, weighted by the examples behind each; buffers included.
+
+    mean = sum_n size_n * model_n / sum_n size_n, over the replies that arrived.
+    """
     return tree.mean((r.model for r in replies.values()), [r.size for r in replies.values()])

@@ -1,4 +1,4 @@
-"""What a network is (Net), what it says (Out), and what it holds at one moment (Model)."""
+"""A network (Net), its output (NetOutput), and its weights at one moment (Model)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,33 @@ from protofed.core import tree
 
 
 class ImageShape(NamedTuple):
-    """The images that a net takes: channels x side x side."""
+    """The shape of the images that a net takes: [channels, side, side].
+
+    Grey images have one channel, colour images three.
+    """
 
     channels: int
     side: int
 
 
 class NetOutput(NamedTuple):
-    """A forward pass: features that prototypes and anchors live among, and class scores."""
+    """The output of a forward pass: features z [B, D] and class scores [B, C].
+
+    Prototypes and anchors live in the space of z. `more` is for nets that a method builds in
+    `adapt` and that return more than these two, for example a KL divergence per image.
+    """
 
     z: Tensor  # [B, D]
     logits: Tensor  # [B, C]
-    more: object = None  # what a method's own net has to say beyond these
+    more: object = None  # further output of a net that a method has adapted
 
 
 class Net(nn.Module):
-    """Encoder -> neck -> head; the neck's output is the feature z.
+    """Encoder -> neck -> head; the output of the neck is the feature z.
 
-    The neck is the projection that many papers put between backbone and classifier; where a
-    net has none it is the identity, and a method may replace it in `Method.adapt`.
+    The neck is the projection that many papers put between backbone and classifier. A net without
+    one has the identity there, and a method may replace it in `Method.adapt`. `width` is the size
+    of the encoder's output, `features` that of z (D), `classes` the number of classes (C).
     """
 
     def __init__(self, encoder: nn.Module, neck: nn.Module, head: nn.Linear, width: int):
@@ -41,17 +49,23 @@ class Net(nn.Module):
         self.classes = head.out_features  # C
 
     def forward(self, x: Tensor) -> NetOutput:
-        """Images [B, channels, side, side] to features and scores."""
+        """Features z [B, D] and logits [B, C] of images [B, channels, side, side]."""
         z = self.neck(self.encoder(x))
         return NetOutput(z, self.head(z))
 
 
 @tree.node
 class Model:
-    """The weights and buffers of a network, or of some of its parts; the empty one is valid.
+    """The weights and buffers of a network, or of some of its modules; an empty one is valid.
 
-    Buffers (batch-norm statistics) are kept apart: they are averaged but never differentiated,
-    and must not be swept into control variates.
+    Select modules by path and put models together with `|`, where the right side wins::
+
+        shared = model.without("head")  # everything but the head
+        private = model.only("head")  # head.weight and head.bias
+        whole = shared | private  # the model again
+
+    Buffers (batch-norm statistics) are kept apart from weights: they are averaged, but never
+    differentiated and never part of a control variate.
     """
 
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -62,11 +76,11 @@ class Model:
         return self._keep(lambda name: _below(name, parts))
 
     def without(self, *parts: str) -> Model:
-        """Everything but the entries below the given module paths."""
+        """All entries except those below the given module paths."""
         return self._keep(lambda name: not _below(name, parts))
 
     def __or__(self, other: Model) -> Model:
-        """The union; where both hold an entry, the right side's wins."""
+        """The union of both; an entry that both hold is taken from `other`."""
         return Model({**self.weights, **other.weights}, {**self.buffers, **other.buffers})
 
     def _keep(self, wanted: Callable[[str], bool]) -> Model:
@@ -81,5 +95,9 @@ def _below(name: str, parts: tuple[str, ...]) -> bool:
 
 
 def model_from_net(net: nn.Module) -> Model:
-    """A copy of the weights and buffers that a network was built with."""
+    """A copy of a network's weights and buffers.
+
+    The keys are torch's names, such as ``encoder.0.weight``; later changes to the network do not
+    reach the copy.
+    """
     return tree.clone(Model(dict(net.named_parameters()), dict(net.named_buffers())))

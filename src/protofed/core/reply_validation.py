@@ -1,7 +1,7 @@
-"""Whether a reply may reach a method: the one place where what comes from clients is judged.
+"""Whether a reply may reach a method: the one place that checks what clients send.
 
-What is expected comes from the method's own words (`Method.reply_schema`, `Travels.maybe`) and from
-what the federation has declared; nothing here knows any method by name.
+What is expected comes from the method (`Method.reply_schema`, `Payload.optional`) and from what the
+federation has declared; nothing here knows any method by name.
 """
 
 from __future__ import annotations
@@ -20,52 +20,64 @@ from protofed.core.prototypes import Prototypes
 from protofed.core.serialization import unpack_tree
 from protofed.errors import printable_text
 
-# No net that still learns holds a larger number, and sums of squares of smaller ones stay finite
-# in float32.
+# No net that still learns holds a larger number, and the squares of smaller ones can be summed in
+# float32 without overflow.
 LARGEST = 1e12
-MOST_TIMES = 4  # the bytes that are expected
+MOST_TIMES = 4  # a reply may have this many times the bytes of its template
 FRAME = 1 << 16  # bytes for names, layout and metrics, whatever the size of the tensors
 MOST_METRICS, MOST_NAME, MOST_REASON = 20, 60, 300
 
 
 class ReplyTemplate(NamedTuple):
-    """What one client's reply is held against."""
+    """What one client's reply is compared with.
 
-    template: Message  # its keys, shapes and types; values do not count
+    Keys, shapes and dtypes of `template` count, values do not. A client may report fewer examples
+    than it declared, but not more.
+    """
+
+    template: Message  # its keys, shapes and dtypes; values do not count
     optional: Collection[str]  # parts that may be missing
     declared_size: int  # the examples that the client has declared
 
     @property
     def max_bytes(self) -> int:
-        """How long a reply may be on the wire."""
+        """The largest number of bytes that a reply may take on the wire."""
         return MOST_TIMES * tree.nbytes(self.template) + FRAME
 
 
 def decode_reply(blob: bytes, expected: ReplyTemplate) -> object:
-    """What a reply's bytes hold, which may be anything; too many of them are not even read."""
+    """Decode a reply's bytes without trusting them; more than `expected.max_bytes` are not read.
+
+    The result may be any tree; pass it to `rejection_reason` before using it. Bytes that are no
+    packed tree raise a `ProtofedError`.
+    """
     return unpack_tree(blob, most=expected.max_bytes)
 
 
 def rejection_reason(reply: object, expected: ReplyTemplate) -> str:
-    """Why a reply must not reach the method, on one printable line; empty if it may."""
+    """Why a reply must not reach the method, as one printable line; "" if it may.
+
+    Refused are wrong types, missing or unexpected parts, other shapes or dtypes, NaN, infinity and
+    huge numbers, classes that do not exist, and more examples than the client declared.
+    """
     return printable_text(next(_faults(reply, expected), ""), MOST_REASON)
 
 
 def _faults(reply: object, expected: ReplyTemplate) -> Iterator[str]:
-    """Every fault of a reply; later checks count on earlier ones, so ask for the first alone."""
+    """Every fault of a reply; later checks rely on earlier ones, so use only the first."""
     if type(reply) is not Message:
         yield f"a {type(reply).__name__} is no message"
         return
     yield from _size(reply.size, expected.declared_size)
     yield from _metrics(reply.metrics)
-    letter, may_lack = expected.template, expected.optional
-    yield from _compare("model", reply.model, letter.model, expected)
-    if not (reply.protos is None and "protos" in may_lack):
-        yield from _compare("protos", reply.protos, letter.protos, expected)
+    template, optional = expected.template, expected.optional
+    yield from _compare("model", reply.model, template.model, expected)
+    if not (reply.protos is None and "protos" in optional):
+        yield from _compare("protos", reply.protos, template.protos, expected)
     if not isinstance(reply.extras, Mapping):
         yield f"extras: a {type(reply.extras).__name__}, not a table"
-    lacking = [name for name in letter.extras if name in may_lack and name not in reply.extras]
-    wanted = {name: part for name, part in letter.extras.items() if name not in lacking}
+    lacking = [name for name in template.extras if name in optional and name not in reply.extras]
+    wanted = {name: part for name, part in template.extras.items() if name not in lacking}
     yield from _compare("extras", reply.extras, wanted, expected)
 
 
@@ -84,7 +96,7 @@ def _metrics(metrics: object) -> Iterator[str]:
         yield f"metrics: {len(metrics)} of them, at most {MOST_METRICS} are allowed"
     for name, value in metrics.items():
         if type(name) is not str or len(name) > MOST_NAME:
-            yield f"metrics: a name that is no text of at most {MOST_NAME} letters"
+            yield f"metrics: a name that is no text of at most {MOST_NAME} characters"
         elif type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             yield f"metrics.{name}: not a finite number"
 
@@ -133,8 +145,8 @@ def _tensor(
         yield f"{where}: {_short(found.dtype)}, not {_short(dtype)}"
     same = all(f > 0 if w is None else f == w for f, w in zip(found.shape, shape, strict=False))
     if len(found.shape) != len(shape) or not same:
-        told = "x".join("any" if w is None else str(w) for w in shape)
-        yield f"{where}: shape {list(found.shape)}, not [{told.replace('x', ', ')}]"
+        wanted = ", ".join("any" if w is None else str(w) for w in shape)
+        yield f"{where}: shape {list(found.shape)}, not [{wanted}]"
     if found.numel():
         low, high = (float(edge) for edge in found.detach().aminmax())
         if not -torch.inf < low <= high < torch.inf:
@@ -144,7 +156,7 @@ def _tensor(
 
 
 def _table(where: str, found: object, wanted: Prototypes, declared: int) -> Iterator[str]:
-    """The faults of prototypes: as many rows a class as in `wanted`, counts as declared."""
+    """The faults of prototypes: no more rows per class than `wanted`, counts as declared."""
     if type(found) is not Prototypes:
         yield f"{where}: {_kind(found)}, not prototypes"
         return

@@ -1,7 +1,7 @@
-"""Trees as bytes: tensors by safetensors, their arrangement as JSON, sealed by SHA-256, no pickle.
+"""Trees as bytes: tensors by safetensors, their structure as JSON, sealed by SHA-256, no pickle.
 
 A blob is MAGIC (8 bytes, the last of them the version), SHA-256 of all that follows (32 bytes),
-and one safetensors file, in which the arrangement lies beside the tensors.
+and one safetensors file, which holds the structure beside the tensors.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from protofed.errors import ProtofedError, printable_text
 
 MAGIC = b"protofd\x01"
 SEAL = len(MAGIC) + hashlib.sha256().digest_size  # bytes before the safetensors file
-LENGTH = 8  # bytes of the number with which that file says how long its header is
-LAYOUT = "layout"  # the name under which the arrangement lies among the tensors
+LENGTH = 8  # bytes in which that file gives the length of its header
+LAYOUT = "layout"  # the name of the structure among the tensors
 DEEPEST = 40  # levels of a tree; ours have fewer than ten
-# Bytes of a header or an arrangement, which become Python objects of many times their size: in a
-# file of ours, and in what a stranger sends.
+# Most bytes of a header or a structure, in files of ours and in what strangers send: as Python
+# objects they take many times that size.
 MOST_HEADER, MOST_SENT_HEADER = 1 << 25, 1 << 22
 
 
 def pack_tree(thing: object) -> bytes:
-    """A tree as one sealed blob; ``unpack(pack(tree))`` is equal bit for bit."""
+    """A tree as one sealed blob; ``unpack_tree(pack_tree(x))`` equals x bit for bit.
+
+    Dataclasses in it must be registered with `tree.node`.
+    """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     layout = json.dumps(_describe(thing, arrays))
     arrays[LAYOUT] = np.frombuffer(layout.encode(), dtype=np.uint8)
@@ -39,10 +42,10 @@ def pack_tree(thing: object) -> bytes:
 
 
 def unpack_tree(blob: bytes, most: int | None = None) -> Any:
-    """The tree that `pack` was given; only registered nodes are ever built.
+    """The tree that `pack_tree` was given; only registered nodes are ever built.
 
-    Whatever else the bytes are ends in a `ProtofedError`, before memory is taken for what they
-    claim to hold. More than `most` bytes are not read at all; give it for what strangers send.
+    Any other bytes raise a `ProtofedError`, before memory is taken for what they claim to hold.
+    More than `most` bytes are not read at all: pass it for whatever comes from outside.
     """
     header = MOST_HEADER if most is None else MOST_SENT_HEADER
     if most is not None and len(blob) > most:
@@ -64,7 +67,7 @@ def unpack_tree(blob: bytes, most: int | None = None) -> Any:
 
 
 def _check_seal(blob: bytes) -> None:
-    """Refuse what `pack` did not write, or what was changed since."""
+    """Refuse bytes that `pack_tree` did not write, or that were changed since."""
     if blob[: len(MAGIC) - 1] == MAGIC[:-1] and blob[len(MAGIC) - 1 : len(MAGIC)] > MAGIC[-1:]:
         raise ProtofedError("not a packed tree: written by a newer version of protofed")
     if blob[: len(MAGIC)] != MAGIC:
@@ -74,7 +77,7 @@ def _check_seal(blob: bytes) -> None:
 
 
 def _check_header(content: memoryview, most: int) -> None:
-    """Refuse a header that claims more than is there; the seal alone stops no forger."""
+    """Refuse a header that claims more bytes than there are; a forger can compute the seal."""
     length = int.from_bytes(content[:LENGTH], "little")
     if len(content) < LENGTH or length > min(len(content) - LENGTH, most):
         raise ProtofedError(f"not a packed tree: its header claims {length} bytes")
@@ -85,7 +88,7 @@ def _check_depth(text: bytes) -> None:
     """Refuse JSON nested so deeply that reading it would exhaust the stack."""
     marks = np.frombuffer(text, dtype=np.uint8)
     opening, closing = np.isin(marks, list(b"[{")), np.isin(marks, list(b"]}"))
-    # Brackets within names count too, which is on the safe side: ours hold none.
+    # Brackets inside names count too; our names have none.
     depth = np.cumsum(opening.astype(np.int32) - closing)
     if len(depth) and int(depth.max()) > 4 * DEEPEST:
         raise ProtofedError(f"not a packed tree: nested deeper than {DEEPEST} levels")
@@ -113,7 +116,7 @@ def _describe(thing: object, arrays: dict[str, np.ndarray[Any, Any]]) -> list[An
 def _build(layout: list[Any], tensors: dict[str, Tensor]) -> Any:
     """The tree that a [kind, content] pair describes.
 
-    Each tensor is taken once: one that is named a thousand times would be copied as often later.
+    Each tensor may be used once: one named a thousand times would be copied as often later.
     """
     kind, content = layout
     if kind == "tensor":

@@ -21,7 +21,11 @@ NO_IMAGES = torch.zeros(0, 1, 1, 1, dtype=torch.uint8)
 
 
 class RoundContext(NamedTuple):
-    """Where a run stands: round and leg count from 0; `rounds` is the whole run's number."""
+    """Where a run is: the round and the exchange within it, both counted from 0.
+
+    `rounds` is how many rounds the whole run has. Pass the first and the last to `site.rng` so that
+    each round and exchange draws other numbers.
+    """
 
     round: int
     rounds: int
@@ -29,18 +33,25 @@ class RoundContext(NamedTuple):
 
 
 class TrainingBatch(NamedTuple):
-    """Images ready for a net, with their classes and when they are trained on."""
+    """Augmented images ready for a net, their classes, and when they are trained on.
+
+    `context`, `epoch` and `number` tell batches apart; pass `number` to `site.rng` for noise that
+    differs from batch to batch.
+    """
 
     x: Tensor  # [B, channels, side, side] float
     y: Tensor  # [B]
     context: RoundContext
-    epoch: int  # of this leg's local training
-    number: int  # of the batch, counted through all epochs: for named random streams
+    epoch: int  # of this exchange's local training
+    number: int  # of the batch, counted over all epochs
 
 
 @dataclass(frozen=True)
 class ArrayDataset:
-    """Images as they lie in memory; they become floats batch by batch."""
+    """Images and labels in memory, indexed by row.
+
+    Images stay uint8 to save memory; a site's `pixels` makes floats of them batch by batch.
+    """
 
     images: Tensor  # [N, side, side, 1 or 3] uint8
     labels: Tensor  # [N] int64
@@ -49,7 +60,7 @@ class ArrayDataset:
         return len(self.labels)
 
     def take(self, chosen: Tensor) -> ArrayDataset:
-        """The examples with the chosen row numbers [n] int64, copied."""
+        """A copy of the examples with the row numbers `chosen` [n] int64."""
         chosen = chosen.to(self.labels.device)
         return ArrayDataset(
             self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
@@ -60,28 +71,42 @@ class ArrayDataset:
         return ArrayDataset(self.images.to(device), self.labels.to(device))
 
     def slice(self, first: int, last: int) -> ArrayDataset:
-        """The examples from row `first` up to `last`, not copied."""
+        """A view of the examples from row `first` up to `last`, without a copy."""
         return ArrayDataset(self.images[first:last], self.labels[first:last])
 
 
 def holdout_size(size: int, share: float) -> int:
-    """How many of `size` images a share is: one at least, but never the last one left."""
+    """How many of `size` images make up a share: at least one, but always leaving one.
+
+    round(share * size), kept within 1 and size - 1; 0 if there is only one image.
+    """
     return max(0, min(max(1, round(share * size)), size - 1))
 
 
 class PixelTransform(Protocol):
-    """How stored images [B, side, side, 1 or 3] uint8 become a net's input."""
+    """How stored images become a net's input.
+
+    Images [B, side, side, 1 or 3] uint8 go in, floats [B, channels, side, side] come out.
+    """
 
     def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
-        """With random augmentation drawn from `draw`."""
+        """With random augmentation, drawn from `draw`; for training."""
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Without any randomness."""
+        """Without randomness; for evaluation, prototypes and teachers."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A client, or the server (which holds no training data); read-only to methods."""
+    """A client, or the server (which holds no training data); read-only to methods.
+
+    Hooks get the site at which they run: `send` and `merge` the server's, `loss` and `train` the
+    client's. It holds the site's images (`train`), its net, the numbers of SGD (`training`), the
+    sizes of all clients, and the run's seed. To run a model, choose the right forward pass::
+
+        out = site.forward_train(model, batch.x)  # the model being trained; with gradients
+        teacher = site.forward_eval(received.model, batch.x)  # any other model; a constant
+    """
 
     id: ClientId
     domain: str
@@ -91,36 +116,44 @@ class Site:
     train: ArrayDataset
     training: Training
     seed: int
-    sizes: Mapping[ClientId, int]  # public fact: who holds how many examples
-    public: Tensor = NO_IMAGES  # [N, side, side, 1 or 3] uint8, nobody's: the same at every site
+    sizes: Mapping[ClientId, int]  # examples per client: known to all sites
+    public: Tensor = NO_IMAGES  # [N, side, side, 1 or 3] uint8; the same at every site
 
     def to_device(self, device: torch.device) -> Site:
-        """This site with its images in a device's memory, where all it computes then happens."""
+        """This site with its images in a device's memory, where it then computes."""
         return replace(self, train=self.train.to(device), public=self.public.to(device))
 
     def rng(self, *key: int | str) -> torch.Generator:
-        """This site's own random stream with the given meaning."""
+        """A new generator for one of this site's streams, e.g. ``site.rng("sample", round)``.
+
+        The run's seed and the site's id are part of the key. The same key gives the same numbers at
+        every call, so put the round, exchange and batch into it if draws are to differ.
+        """
         return rng(self.seed, "site", self.id, *key)
 
     def randn(self, shape: tuple[int, ...], *key: int | str) -> Tensor:
-        """Normal numbers from the stream with the given meaning: the same at every call."""
+        """Standard normal numbers from the stream with this key: the same at every call."""
         return torch.randn(shape, generator=self.rng(*key))
 
     def initial_model(self) -> Model:
-        """The initial model of this site's architecture."""
+        """A copy of the initial model of this site's net."""
         return model_from_net(self.net)
 
     def forward_train(self, model: Model, x: Tensor, *more: object) -> NetOutput:
-        """Forward in training mode; moves `model.buffers`, so only for the model being trained.
+        """Forward pass in training mode, with gradients; only for the model that is being trained.
 
-        A batch of one has no batch statistics: there the running ones are used instead. What
-        comes after `x` goes to the net's forward as it is (a method's own net may take more).
+        Batch norm uses the batch's statistics and updates `model.buffers` in place. A batch of one
+        has no statistics, so the running ones are used instead. Arguments after `x` go to the net's
+        forward unchanged (a net from `Method.adapt` may take more inputs).
         """
         return self._call(len(x) > 1, model, x, *more)
 
     @torch.no_grad()
     def forward_eval(self, model: Model, x: Tensor, *more: object) -> NetOutput:
-        """Forward in evaluation mode without gradients; changes nothing."""
+        """Forward pass in evaluation mode, without gradients; changes nothing.
+
+        For teachers, prototypes and predictions: any model except the one that is being trained.
+        """
         return self._call(False, model, x, *more)
 
     def _call(self, training: bool, model: Model, *inputs: object) -> NetOutput:
@@ -132,7 +165,11 @@ class Site:
     def batches(
         self, context: RoundContext, phase: str = "", epochs: int | None = None
     ) -> Iterator[TrainingBatch]:
-        """Shuffled, augmented batches of the training data, the same for the same arguments."""
+        """Shuffled, augmented batches of the training data.
+
+        `epochs` defaults to `training.epochs`. The same arguments give the same batches. A method
+        that goes through the data twice in one exchange gives each pass its own `phase`.
+        """
         number = 0
         for epoch in range(self.training.epochs if epochs is None else epochs):
             draw = self.rng("batches", phase, context.round, context.exchange, epoch)
@@ -144,7 +181,7 @@ class Site:
                 number += 1
 
     def eval_batches(self, data: ArrayDataset) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images x and classes y of `data` once, in order and without augmentation."""
+        """Images x and classes y of `data` in batches: each once, in order, not augmented."""
         for start in range(0, len(data), SCAN_BATCH):
             chosen = data.slice(start, start + SCAN_BATCH)
             yield self.pixels.normalize(chosen.images), chosen.labels

@@ -1,7 +1,8 @@
 """Arithmetic on trees: nested dicts, lists and node dataclasses whose leaves are tensors.
 
 Server states, client states and messages are trees, so one set of functions saves, sends,
-compares and averages all of them. Leaves that are not tensors (numbers, text, None) ride along.
+compares and averages all of them. Leaves that are not tensors (numbers, text, None) are kept as
+they are.
 """
 
 from __future__ import annotations
@@ -20,10 +21,17 @@ LEAVES = (Tensor, bool, int, float, str, type(None))
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def node(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass that may stand in states and messages.
+    """Class decorator: a frozen dataclass that may be part of states and messages.
 
-    Only registered nodes can be read back from the wire or from disk, so no payload can
-    name a class of its own choosing.
+    Without it a class cannot be sent, saved or averaged. Fields are tensors, other nodes, dicts,
+    lists, numbers, text or None::
+
+        @tree.node
+        class MomentumServer(ServerState):
+            momentum: dict[str, Tensor]
+
+    Only registered nodes are built from received bytes, so no sender can name a class of its
+    choice.
     """
     made = dataclass(frozen=True)(cls)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -32,7 +40,10 @@ def node(cls: type[T]) -> type[T]:
 
 
 def children(tree: object) -> list[tuple[int | str, Any]] | None:
-    """The named branches of a node, dict or list; None for a leaf."""
+    """The named branches of a node, dict or list; None for a leaf.
+
+    Anything else, such as a tuple or an array, raises a `TypeError`.
+    """
     if is_dataclass(tree) and not isinstance(tree, type):
         return [(f.name, getattr(tree, f.name)) for f in fields(tree)]
     if isinstance(tree, Mapping):
@@ -45,7 +56,10 @@ def children(tree: object) -> list[tuple[int | str, Any]] | None:
 
 
 def rebuild(tree: T, branches: Mapping[int | str, Any]) -> T:
-    """A tree of the same kind as `tree` with other branches."""
+    """A tree of the same kind as `tree`, with other branches under the same names.
+
+    The inverse of `children`: ``rebuild(x, dict(children(x)))`` equals x.
+    """
     if is_dataclass(tree) and not isinstance(tree, type):
         return cast(T, replace(tree, **{str(name): value for name, value in branches.items()}))
     if isinstance(tree, Mapping):
@@ -54,7 +68,11 @@ def rebuild(tree: T, branches: Mapping[int | str, Any]) -> T:
 
 
 def map(fn: Callable[..., Tensor], tree: T, *others: T) -> T:
-    """Apply `fn` to the tensors that stand at the same place in every tree."""
+    """Apply `fn` to the tensors at the same place of every tree; a tree like the first.
+
+    ``tree.map(torch.sub, model.weights, other.weights)`` subtracts weight by weight. Trees that
+    differ in their branches raise a `ValueError`; leaves that are not tensors come from `tree`.
+    """
     if isinstance(tree, Tensor):
         return cast(T, fn(tree, *others))
     branches = children(tree)
@@ -71,7 +89,10 @@ def map(fn: Callable[..., Tensor], tree: T, *others: T) -> T:
 
 
 def leaves(tree: object) -> Iterator[Tensor]:
-    """The tensors of a tree, in the order of its branches."""
+    """The tensors of a tree, depth first, in the order of its branches.
+
+    Two trees of one shape give their tensors in the same order, so `zip` pairs them.
+    """
     if isinstance(tree, Tensor):
         yield tree
     for _, child in children(tree) or ():
@@ -79,7 +100,10 @@ def leaves(tree: object) -> Iterator[Tensor]:
 
 
 def named_leaves(tree: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a tree with the path to each, such as ``model.weights.head.bias``."""
+    """The tensors of a tree with the path to each, such as ``model.weights.head.bias``.
+
+    For messages that must say which tensor is meant.
+    """
     if isinstance(tree, Tensor):
         yield path, tree
     for name, child in children(tree) or ():
@@ -87,24 +111,31 @@ def named_leaves(tree: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def nbytes(tree: object) -> int:
-    """The bytes that a tree's tensors take."""
+    """The number of bytes that the tensors of a tree take.
+
+    This is what travels in a message, but for a small header.
+    """
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
 def clone(tree: T) -> T:
-    """A copy that shares no memory and carries no gradient."""
+    """A copy that shares no memory with the tree and carries no gradient.
+
+    Use it to freeze part of a model inside a loss: ``model | tree.clone(model.only("head"))``.
+    """
     return map(lambda leaf: leaf.detach().clone(), tree)
 
 
 def to(tree: T, device: torch.device) -> T:
-    """A tree in a device's memory; what is there already is not copied."""
+    """A tree with its tensors in a device's memory; those that are already there are not copied."""
     return map(lambda leaf: leaf.to(device), tree)
 
 
 def mean(trees: Iterable[T], weights: Sequence[float]) -> T:
-    """The weighted mean; summed in float64 in the given order, whole numbers rounded.
+    """The weighted mean of trees: sum_i w_i x_i / sum_i w_i for each tensor.
 
-    One tree is looked at after the other, so that they need not all be in memory.
+    Sums are taken in float64 in the given order; integer tensors are rounded. The trees are read
+    one after the other, so they need not all be in memory.
     """
     total = float(sum(weights))
     if not total > 0:
@@ -134,18 +165,24 @@ def _as_kind_of(leaf: Tensor, exact: Tensor) -> Tensor:
 
 
 def squared_distance(one: T, other: T) -> Tensor:
-    """The squared Euclidean distance between two trees, as a scalar that carries gradients."""
+    """The squared Euclidean distance between two trees: a scalar that carries gradients.
+
+    sum over all tensors of sum (a - b)^2; the trees need the same branches and shapes.
+    """
     terms = leaves(map(lambda a, b: (a - b).square().sum(), one, other))
     return torch.stack(list(terms)).sum()
 
 
 def finite(tree: object) -> bool:
-    """Whether no tensor of a tree holds NaN or infinity."""
+    """Whether no tensor of a tree holds NaN or infinity; true for a tree without tensors."""
     return all(bool(leaf.isfinite().all()) for leaf in leaves(tree))
 
 
 def equal(one: object, other: object) -> bool:
-    """Whether two trees are the same bit for bit: shape of the tree, dtypes and values."""
+    """Whether two trees are equal bit for bit: their structure, dtypes and values.
+
+    The order of branches counts too. NaN differs from itself, as in `torch.equal`.
+    """
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return (
             isinstance(one, Tensor)

@@ -18,34 +18,43 @@ Colour = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkInfo:
-    """A benchmark as known before any of its images is read, with its defaults."""
+    """A benchmark as known before any image is read: classes, domains and defaults.
+
+    Its fields are the defaults of an experiment's `data` section, net and partition. `load` reads
+    the images::
+
+        BENCHMARKS["pacs"].load(("photo", "sketch"), side=32)  # a Benchmark of two domains
+    """
 
     name: str
     summary: str
     classes: tuple[str, ...]
     domains: tuple[str, ...]
-    on_request: tuple[str, ...] = ()  # domains that are there but not among the default ones
+    on_request: tuple[str, ...] = ()  # domains available but not used by default
     side: int = 32
-    channels: int = 3  # what the net takes; grey images are repeated
+    channels: int = 3  # of the net's input; grey images are repeated
     mean: Colour = transforms.IMAGENET_MEAN
     std: Colour = transforms.IMAGENET_STD
     flip: bool = True  # mirror training images
     pad: int = 4  # random shifts of training images, in pixels
     net: str = "lsa-cnn"
-    partition: Partition  # knows every domain; for a choice of them see `partition_for`
+    partition: Partition  # for all domains; see `default_partition`
     needs_data: bool = True
     revision: int = (
         1  # see `data_version`; raised when images or their split change, and so all scores
     )
-    notes: tuple[str, ...] = ()  # for readers of scores; "svhn: ..." speaks of one domain
+    notes: tuple[str, ...] = ()  # for readers of scores; "svhn: ..." concerns one domain
     read: Callable[[str], Domain]  # one domain by name, at its stored size
 
     def choose_domains(self, domains: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """The asked domains in the asked order, or the default ones; each known and once."""
+        """The requested domains in the requested order, or the default ones if none is requested.
+
+        Raises for an unknown domain and for one that is named twice.
+        """
         for number, domain in enumerate(domains):
             require_known_name(f"domain of {self.name}", domain, self.domains + self.on_request)
             if domain in domains[:number]:
-                raise ProtofedError(f"domain '{domain}' is given twice; name each domain once")
+                raise ProtofedError(f"domain '{domain}' is listed twice; list each domain once")
         return domains or self.domains
 
     def default_partition(self, domains: tuple[str, ...] = ()) -> Partition:
@@ -54,26 +63,29 @@ class BenchmarkInfo:
 
     @property
     def channel_statistics(self) -> tuple[Colour, Colour]:
-        """The mean and the spread by which pixels are scaled."""
+        """The mean and the standard deviation that pixels are normalised with."""
         return self.mean, self.std
 
     @property
     def general_notes(self) -> tuple[str, ...]:
-        """The notes that speak of no single domain."""
+        """The notes that concern no single domain."""
         named = tuple(f"{domain}: " for domain in self.domains + self.on_request)
         return tuple(note for note in self.notes if not note.startswith(named))
 
     def domain_note(self, domain: str) -> str:
-        """What the notes say of one domain."""
+        """The notes on one domain, joined; empty if there are none."""
         mine = f"{domain}: "
         return "; ".join(note.removeprefix(mine) for note in self.notes if note.startswith(mine))
 
     def data_version(self, side: int) -> int | str:
-        """What tells these images, at this size, from others under the same name."""
+        """What distinguishes these images, at this size, from other images under the same name.
+
+        It is part of the spec, so scores on changed images get another digest.
+        """
         return self.revision
 
     def domain_reader(self, side: int) -> Callable[[str], Domain]:
-        """What reads a domain as experiments use it: images [N, side, side, 1 or 3], and notes."""
+        """A function that reads a domain by name, images as [N, side, side, 1 or 3]."""
         return partial(self._resized, side)
 
     def _resized(self, side: int, domain: str) -> Domain:
@@ -82,12 +94,15 @@ class BenchmarkInfo:
             ArrayDataset(transforms.resize_images(part.images, side), part.labels)
             for part in (stored.train, stored.test)
         )
-        # The notes tell of copies that differ from the set; they do not hold for the set itself.
-        told = stored.note if stored.note == PUBLISHED else self.domain_note(domain) or stored.note
-        return Domain(domain, train, test, told)
+        # The notes describe copies that differ from the published set, and do not apply to that.
+        note = stored.note if stored.note == PUBLISHED else self.domain_note(domain) or stored.note
+        return Domain(domain, train, test, note)
 
     def load(self, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
-        """The chosen domains in memory, every image resized to `side` (its own if None)."""
+        """Read the chosen domains (the default ones if empty) with all images resized to `side`.
+
+        `side` is the benchmark's own if None. Everything is held in memory.
+        """
         wanted = self.side if side is None else side
         if wanted < 1:
             raise ProtofedError(f"the side of an image must be at least 1 pixel, got {wanted}")

@@ -1,4 +1,4 @@
-"""All benchmarks by name: how each is read, split and dealt out to clients."""
+"""All benchmarks by name: how each is read, split into training and test, and partitioned."""
 
 from __future__ import annotations
 
@@ -63,28 +63,42 @@ VLCS = ArchiveInfo("vlcs", "vlcs", tuple(VLCS_NAMES.split()))
 
 
 def read_stored_split(source: ArchiveInfo, domain: str) -> Domain:
-    """A domain that is stored as a training and a test part."""
+    """A domain whose file already has a training and a test part (``x_train`` and ``x_test``).
+
+    Reads ``DOMAIN.npz`` below the benchmark's folder in PROTOFED_DATA.
+    """
     file = f"{domain}.npz"
     train, test = npz_store.read_archive(source, file, ("train", "test"))
     return Domain(domain, train, test, npz_store.archive_note(source, file))
 
 
 def read_digits_domain(domain: str) -> Domain:
-    """A domain of digits; the synthetic ones are drawn, the others read."""
+    """A domain of the benchmark `digits`.
+
+    ``syn`` is rendered here, as the images of the papers are not available; the others are read.
+    """
     if domain == "syn":
         return digits_mini.synthetic_digits()
     return read_stored_split(DIGITS, domain)
 
 
 def split_80_20_ordered(source: ArchiveInfo, domain: str) -> Domain:
-    """A domain of which, of ten images in order of class and file, eight are to train."""
+    """A domain stored as one part: of every ten images, eight go to training and two to test.
+
+    The images are taken in the stored order, which is by class and file name. So the split is the
+    same in every run and nearly balanced over classes.
+    """
     (everything,) = npz_store.read_archive(source, f"{domain}.npz", ("",))
     row = torch.arange(len(everything))
     return _split(domain, everything, test=row % 10 > 7)
 
 
 def split_70_30_random(source: ArchiveInfo, domain: str) -> Domain:
-    """A domain of which a random 30 % is to test, rounded up; the same in every run."""
+    """A domain stored as one part, with a random 30 % (rounded up) as its test part.
+
+    The random stream depends on the names of benchmark and domain only: the split does not change
+    with the seed of an experiment.
+    """
     file = "art_painting" if (source, domain) == (PACS, "art") else domain
     (everything,) = npz_store.read_archive(source, f"{file}.npz", ("",))
     total = len(everything)
@@ -101,16 +115,22 @@ def _split(domain: str, everything: ArrayDataset, test: torch.Tensor) -> Domain:
 
 
 def looks_like_folder(name: str) -> bool:
-    """Whether a data set's name is a path: no benchmark's, and written as one or there."""
+    """Whether the name of a data set means a folder of images rather than a benchmark.
+
+    True for names with a slash or a leading ``.`` or ``~``, and for any existing folder. A
+    benchmark's name always means the benchmark.
+    """
     if name in BENCHMARKS:
         return False
     return "/" in name or os.sep in name or name.startswith((".", "~")) or Path(name).is_dir()
 
 
 def benchmark_info(name: str, strict: bool = False) -> BenchmarkInfo:
-    """What is known of a benchmark, or of a folder of images, before any image is read.
+    """The `BenchmarkInfo` of a benchmark or of a folder of images; no image is read.
 
-    A folder with files that cannot be used is refused if `strict`; else these are skipped.
+    `name` is a key of `BENCHMARKS` or a path (see `looks_like_folder`). With `strict`, a folder
+    with unusable files is refused later, when its images are read; otherwise these files are
+    skipped.
     """
     if looks_like_folder(name):
         return folder_info(Path(name), strict)
@@ -123,24 +143,39 @@ def benchmark_info(name: str, strict: bool = False) -> BenchmarkInfo:
 
 
 def source_label(name: str) -> str:
-    """A short name without slashes, for folders and headings."""
+    """A short name without slashes for a benchmark or folder, for headings and file names.
+
+    ``source_label("/data/our photos")`` is ``"our-photos"``.
+    """
     return folder_label(name) if looks_like_folder(name) else name
 
 
 def default_partition(name: str, domains: tuple[str, ...]) -> Partition:
-    """The default partition of some domains, known without a look at a folder."""
+    """The default partition rule for the given domains.
+
+    Works without access to a folder of images, so that specs of old runs can still be read.
+    """
     if looks_like_folder(name):
         return one_client_per_domain(domains)
     return BENCHMARKS[name].default_partition(domains)
 
 
 def default_net(name: str) -> str:
-    """The default net, known without a look at a folder."""
+    """The name of the default net for a benchmark or folder.
+
+    Like `default_partition`, it needs no access to a folder of images.
+    """
     return FolderInfo.net if looks_like_folder(name) else BENCHMARKS[name].net
 
 
 def load_benchmark(name: str, domains: tuple[str, ...] = (), side: int | None = None) -> Benchmark:
-    """Images in memory, every one resized to `side` (the benchmark's own if None)."""
+    """Read a benchmark, or a folder of images, into memory.
+
+    `domains` are the default ones if empty, `side` the benchmark's own if None::
+
+        load_benchmark("digits-mini", ("optical", "print")).domains[0].train.images.shape
+        # torch.Size([1200, 32, 32, 1])
+    """
     return benchmark_info(name).load(domains, side)
 
 
@@ -200,7 +235,7 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
         ),
         BenchmarkInfo(
             name="digits-mini",
-            summary="digits in four styles, made on the spot; needs no data",
+            summary="digits in four styles, rendered locally; needs no data",
             classes=DIGIT_NAMES,
             domains=digits_mini.DOMAINS,
             revision=digits_mini.VERSION,

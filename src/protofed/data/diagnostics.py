@@ -1,4 +1,4 @@
-"""A look at a data set before anything is trained on it: faults, duplicates, uneven classes."""
+"""Check a data set before training: unusable files, duplicates, class counts, domain shift."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ from protofed.data.folder_images import FolderInfo, PackedFolder
 from protofed.data.image_decoding import perceptual_hash
 from protofed.errors import ProtofedError, count_noun
 
-NEAR_BITS = 24  # of 256 that may differ between two hashes of what looks the same
-NEAR_CORRELATION = 0.98  # of the grey values, which two such images must reach as well
-FLAT = 1.0  # standard deviation of grey values below which an image shows nothing
-BLOCK = 256  # rows that are compared at a time, so that memory does not grow with pairs
+NEAR_BITS = 24  # of 256 that may differ between the hashes of two near duplicates
+NEAR_CORRELATION = 0.98  # of their grey values, required as well
+FLAT = 1.0  # standard deviation of grey values below which an image is blank
+BLOCK = 256  # rows compared at a time, to limit memory
 
 
 class HashedImage(NamedTuple):
-    """An image as the search for duplicates sees it."""
+    """An image with its hashes, for the search for duplicates.
+
+    `sha256` is of the decoded pixels; `look` is a perceptual hash of 256 bits. `width` and `height`
+    are those of the file, before resizing.
+    """
 
     name: str
     domain: str
@@ -41,7 +45,10 @@ class HashedImage(NamedTuple):
 
 
 def exact_duplicates(pictures: Sequence[HashedImage]) -> list[list[int]]:
-    """Groups of rows with the same pixels."""
+    """Groups of images with identical decoded pixels, as lists of indices into `pictures`.
+
+    Only groups of two or more are returned.
+    """
     groups: dict[str, list[int]] = {}
     for row, picture in enumerate(pictures):
         groups.setdefault(picture.sha256, []).append(row)
@@ -49,10 +56,11 @@ def exact_duplicates(pictures: Sequence[HashedImage]) -> list[list[int]]:
 
 
 def near_duplicates(pictures: Sequence[HashedImage], greys: NDArray[np.float32]) -> list[list[int]]:
-    """Groups of rows that look the same, by hash and by grey values [N, P], but are not the same.
+    """Groups of images that look the same but differ in some pixels, as lists of indices.
 
-    Two images are alike if few bits of their hashes differ and their grey values correlate; one
-    hash alone mistakes things on the same plain ground for each other.
+    `greys` [N, P] holds the grey thumbnail of each picture. Two images match if few bits of their
+    perceptual hashes differ and their grey values correlate; a hash alone would confuse different
+    things on the same plain background. Of exact duplicates only the first takes part.
     """
     first = {picture.sha256: row for row, picture in reversed(list(enumerate(pictures)))}
     rows = np.array(sorted(first.values()), dtype=np.int64)  # one of each exact group
@@ -95,14 +103,18 @@ def _alike(
 
 
 Grade = Literal["stop", "bad", "look", "note"]
-GRADES: tuple[Grade, ...] = ("stop", "bad", "look", "note")  # from the worst on
+GRADES: tuple[Grade, ...] = ("stop", "bad", "look", "note")  # worst first
 TINY = 10  # training images of a class in a domain
-SMALL_TEST = 100  # test images of a domain: one of them is a point
-UNEVEN = 5.0  # times that a domain's largest class is as large as its smallest
-LOPSIDED = 10.0  # times that the largest domain is as large as the smallest
+SMALL_TEST = 100  # test images of a domain: each is one point of accuracy
+UNEVEN = 5.0  # ratio of a domain's largest to its smallest class
+LOPSIDED = 10.0  # ratio of the largest to the smallest domain
 
 BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
-    ("look", "classes that a domain lacks", "add images, or expect its client to forget them"),
+    (
+        "look",
+        "classes that a domain lacks",
+        "add images, or expect its client to forget these classes",
+    ),
     (
         "look",
         f"classes with fewer than {TINY} images to train, or none to test",
@@ -116,7 +128,7 @@ BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
     (
         "note",
         f"domains of which the largest has {LOPSIDED:g} times the smallest or more",
-        "clients weigh by size: compare with partition.kind = shares and equal samples",
+        "clients are weighted by size: compare with partition.kind = shares and equal samples",
     ),
     (
         "note",
@@ -127,7 +139,11 @@ BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
 
 
 class Finding(NamedTuple):
-    """One thing to know."""
+    """One result of the diagnosis: how serious it is, what was found, and what to do about it.
+
+    `grade` is "stop" (nothing can be trained), "bad" (scores will be wrong), "look" or "note".
+    `details` has one line per case.
+    """
 
     grade: Grade
     title: str
@@ -143,7 +159,10 @@ Counts = dict[str, dict[str, tuple[int, int]]]  # by domain and class: images to
 
 
 def count_classes(benchmark: Benchmark) -> Counts:
-    """How many images each class has in each domain."""
+    """The number of images to train and to test, by domain and class.
+
+    ``count_classes(b)["photo"]["dog"]`` is ``(120, 30)``; absent classes have ``(0, 0)``.
+    """
     size = len(benchmark.classes)
     return {
         domain.name: dict(
@@ -162,27 +181,40 @@ def count_classes(benchmark: Benchmark) -> Counts:
 
 
 def file_findings(skipped: dict[str, str]) -> list[Finding]:
-    """Files that cannot be used; all are named."""
+    """A finding that lists all unusable files with the reasons; none if there are no such files.
+
+    `skipped` maps file names to reasons.
+    """
     if not skipped:
         return []
     details = [f"{name}: {why}" for name, why in skipped.items()]
-    advice = "save them again, or delete them; until then they are skipped"
+    advice = "save them again or delete them; until then they are skipped"
     return [Finding("bad", f"{count_noun(len(skipped), 'file')} cannot be used", details, advice)]
 
 
 def duplicate_findings(
     pictures: Sequence[HashedImage], groups: Sequence[Sequence[int]], kind: str
 ) -> list[Finding]:
-    """Groups of the same image: by what they do to the scores."""
+    """Findings about duplicate images, one for each way in which they harm the scores.
+
+    `groups` are lists of indices into `pictures`; `kind` is "the same" or "nearly the same". The
+    worst case is the same image under two classes, or in both training and test.
+    """
     sorts: dict[str, list[str]] = {}
     for group in groups:
         mine = [pictures[row] for row in group]
         sorts.setdefault(_sort(mine), []).append(" = ".join(picture.name for picture in mine))
     graded: dict[str, tuple[Grade, str]] = {
         "under different classes": ("bad", "decide which class is right, delete the others"),
-        "in training and in test": ("bad", "delete one side: such a test asks what was learnt"),
-        "in several domains": ("look", "keep each image in one domain, or they are less apart"),
-        "within one part": ("note", "delete all but one, unless they are meant to weigh more"),
+        "in training and in test": (
+            "bad",
+            "delete one of the two: the test would ask for memorised images",
+        ),
+        "in several domains": (
+            "look",
+            "keep each image in one domain, else the shift is underestimated",
+        ),
+        "within one part": ("note", "delete all but one, unless you mean to give them more weight"),
     }
     return [
         Finding(
@@ -205,7 +237,7 @@ def _sort(group: Sequence[HashedImage]) -> str:
 
 
 def count_findings(counts: Counts) -> list[Finding]:
-    """Missing and tiny classes, uneven classes and domains, small tests."""
+    """Findings about class counts: missing and tiny classes, imbalance, and small test sets."""
     lacks, tiny, uneven, small = [], [], [], []
     for domain, classes in counts.items():
         lacks += [f"{domain}: {name}" for name, of in classes.items() if not sum(of)]
@@ -233,7 +265,10 @@ def _lopsided(counts: Counts) -> list[str]:
 
 
 def shift_findings(shift: DomainShift | None, domains: int) -> list[Finding]:
-    """What the probes say, in a sentence."""
+    """The finding that sums up the measured domain shift, with advice on which methods to compare.
+
+    `shift` is None where there were too few images to measure it.
+    """
     if domains < 2:
         advice = "compare methods for domain shift on two domains or more"
         return [Finding("look", "there is only one domain", [], advice)]
@@ -246,15 +281,15 @@ def shift_findings(shift: DomainShift | None, domains: int) -> list[Finding]:
         if d.beyond_noise
     ]
     advice = {
-        "none beyond noise": "the domains look alike to a simple probe: FedAvg may be all you need",
-        "weak": "compare FedAvg with one method for domain shift before you choose",
-    }.get(shift.word, "compare FedAvg with methods for domain shift (`protofed methods`)")
+        "none beyond noise": "the domains look alike to a probe: averaging may be all you need",
+        "weak": "compare plain averaging with one method for domain shift before you choose",
+    }.get(shift.word, "compare several methods for domain shift (see `protofed methods`)")
     title = f"shift between domains: {shift.word}, {shift.mean_drop:.1f} points lost on average"
     return [Finding("note", title, details, advice)]
 
 
 def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first; of one grade, in the order they were found."""
+    """The findings from the most serious to the least; equal grades keep their order."""
     return sorted(findings, key=lambda finding: GRADES.index(finding.grade))
 
 
@@ -262,7 +297,10 @@ LARGE = 96  # pixels: from this median side on, 64 pixels keep what 32 lose
 
 
 class Diagnosis(NamedTuple):
-    """What the doctor found."""
+    """The result of `diagnose_benchmark`: counts, findings, domain shift, and a suggested spec.
+
+    `spec` is the text of a TOML file; it is empty if the folder could not be read at all.
+    """
 
     name: str
     counts: Counts
@@ -284,12 +322,16 @@ class Diagnosis(NamedTuple):
             "images": self.shift.images,
         }
         findings = [finding.to_dict() for finding in self.findings]
-        told = {"name": self.name, "counts": counts, "findings": findings}
-        return {**told, "shift": shift, "spec": self.spec}
+        plain = {"name": self.name, "counts": counts, "findings": findings}
+        return {**plain, "shift": shift, "spec": self.spec}
 
 
 def diagnose_benchmark(name: str) -> Diagnosis:
-    """Look at a benchmark or a folder; only what is not there at all is an error."""
+    """Examine a benchmark or a folder of images.
+
+    Faults of a folder become findings with grade "stop". Only a name that is neither a benchmark
+    nor an existing folder raises an error.
+    """
     try:
         entry = benchmark_info(name)
         benchmark = entry.load()
@@ -361,7 +403,11 @@ def _of_arrays(benchmark: Benchmark) -> list[HashedImage]:
 def suggest_spec(
     entry: BenchmarkInfo, counts: Counts, pictures: Sequence[HashedImage], shift: DomainShift | None
 ) -> str:
-    """A spec to begin with, and why it says what it says."""
+    """A spec to start from, as TOML, with comments that give the reasons.
+
+    The image size follows from the median size of the files, the batch size from the smallest
+    domain.
+    """
     median = int(np.median([min(picture.width, picture.height) for picture in pictures]))
     folder = isinstance(entry, FolderInfo)
     side = (64 if median >= LARGE else 32) if folder else entry.side
@@ -373,14 +419,13 @@ def suggest_spec(
         f"# {source_label(entry.name)}: {len(pictures)} images, median side {median} pixels,",
         f"# shift between domains: {word}",
         "# next: use this file as the spec of `protofed run` or `protofed compare`",
-        'method = "fedavg"',
         "rounds = 20",
         "",
         "[data]",
         f"name = {_quoted(entry.name)}",
         f"side = {side}",
         "",
-        "[partition]  # one client a domain, with all its training images",
+        "[partition]  # one client per domain, with all its training images",
         'kind = "equal"',
         f"clients = {{ {clients} }}",
         "",
@@ -401,7 +446,10 @@ SCALE = 2  # enlargement, as the images are small
 
 
 def contact_sheet(benchmark: Benchmark, path: Path) -> None:
-    """Write a PNG with a row for each domain and a column for each class."""
+    """Write a PNG that shows one training image per domain (rows) and class (columns).
+
+    A class without images in a domain leaves a white cell.
+    """
     rows = [_row(domain, len(benchmark.classes)) for domain in benchmark.domains]
     sheet = torch.cat(rows)  # [domains * cell, classes * cell, 3]
     picture = Image.fromarray(sheet.numpy())

@@ -1,4 +1,4 @@
-"""The built-in benchmark digits-mini: real digits, and digits drawn from fonts in three styles."""
+"""The built-in benchmark digits-mini: handwritten digits, and digits rendered in three styles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
 from protofed.data.benchmark import Domain
-from protofed.data.npz_store import Arrays, cached_file
+from protofed.data.npz_store import Arrays, cached_arrays
 from protofed.errors import ProtofedError, require_known_name
 
 Floats = NDArray[np.float32]
@@ -39,7 +39,11 @@ FONTS = (
 
 
 def render_digits(style: str, labels: Ints, seed_key: tuple[int | str, ...]) -> NDArray[np.uint8]:
-    """Pictures [N, 32, 32, 1 or 3] of the digits `labels` [N]; the same for the same key."""
+    """Images [N, 32, 32, 1 or 3] uint8 of the digits `labels` [N] in a style of `STYLES`.
+
+    ``print`` is small dark type on paper (one channel), ``syn`` colourful and distorted, ``street``
+    resembles house numbers. Equal keys give equal images.
+    """
     paint = STYLES[require_known_name("style of digits", style, STYLES)]
     if len(labels) == 0 or labels.min() < 0 or labels.max() > 9:
         raise ProtofedError("cannot draw these labels: give at least one, each from 0 to 9")
@@ -53,7 +57,10 @@ def render_digits(style: str, labels: Ints, seed_key: tuple[int | str, ...]) -> 
 
 @cache
 def draw_glyphs(font: str) -> tuple[Image.Image, ...]:
-    """The masks of a font's ten digits, each centred in a square of side MASK."""
+    """The ten digits of a font as grey masks of side MASK, each centred by its ink.
+
+    `font` is the name of a TrueType file that matplotlib ships.
+    """
     import matplotlib
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf"
@@ -74,7 +81,10 @@ def _mask(font: ImageFont.FreeTypeFont, digit: str) -> Image.Image:
 
 
 class GlyphPose(NamedTuple):
-    """How each of N digits lies in its picture; all [N], lengths in pixels of the picture."""
+    """Font, size and position of each of N digits.
+
+    Every field is [N]; lengths are in pixels of the final image.
+    """
 
     font: Ints
     height: Floats
@@ -85,7 +95,7 @@ class GlyphPose(NamedTuple):
     y: Floats
 
     def back(self) -> NDArray[np.float64]:
-        """The affine maps [N, 6] from the fine canvas back to the masks, as Pillow takes them."""
+        """The affine maps [N, 6] from the enlarged canvas to the masks, as Pillow takes them."""
         size = self.height.astype(np.float64) * FINE / HEIGHT
         cos, sin = np.cos(self.angle) / size, np.sin(self.angle) / size
         a, b = (cos - self.shear * sin) / self.stretch, (sin + self.shear * cos) / self.stretch
@@ -252,7 +262,7 @@ def _sign(draw: Generator, n: int) -> Floats:
     return np.where(draw.random((n, 1, 1, 1)) < 0.5, np.float32(-1), np.float32(1))
 
 
-VERSION = 4  # raise it whenever the images change, so that no kept file outlives them
+VERSION = 4  # raise it whenever the images change: cached files are then made again
 DOMAINS = ("optical", "print", "syn", "street")
 CLASSES = 10
 TRAIN, TEST = 1200, 300  # images of a domain
@@ -260,18 +270,25 @@ SYN_TRAIN, SYN_TEST = 10_000, 2_000
 
 
 def digits_mini_domain(name: str) -> Domain:
-    """One domain of digits-mini: 1,200 training and 300 test images, 32 x 32, ten classes."""
+    """One domain of digits-mini: 1,200 training and 300 test images, 32 x 32, ten classes.
+
+    ``optical`` holds scikit-learn's handwritten digits; ``print``, ``syn`` and ``street`` are
+    rendered. The images are made on first use and then read from the cache.
+    """
     require_known_name("domain of digits-mini", name, DOMAINS)
     if name == "optical":
-        return _domain(name, cached_file(_key("digits-mini", name, "scikit-learn"), _optical))
+        return _domain(name, cached_arrays(_key("digits-mini", name, "scikit-learn"), _optical))
     key = _key("digits-mini", name, "matplotlib")
-    return _domain(name, cached_file(key, lambda: _drawn(name, TRAIN, TEST, "digits-mini")))
+    return _domain(name, cached_arrays(key, lambda: _drawn(name, TRAIN, TEST, "digits-mini")))
 
 
 def synthetic_digits() -> Domain:
-    """A stand-in for SYN at full size: 10,000 training and 2,000 test images [N, 32, 32, 3]."""
+    """A replacement for the SYN digits: 10,000 training and 2,000 test images [N, 32, 32, 3].
+
+    They are rendered in the style ``syn`` and are not the images that papers report on.
+    """
     key = _key("synthetic-digits", "syn", "matplotlib")
-    drawn = cached_file(key, lambda: _drawn("syn", SYN_TRAIN, SYN_TEST, "synthetic-digits"))
+    drawn = cached_arrays(key, lambda: _drawn("syn", SYN_TRAIN, SYN_TEST, "synthetic-digits"))
     return _domain("syn", drawn)
 
 

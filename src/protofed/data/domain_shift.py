@@ -1,4 +1,4 @@
-"""How far domains lie apart: a linear probe learnt on one domain and tested on another."""
+"""How far domains lie apart: a linear probe trained on one domain and tested on another."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from protofed.core.site import ArrayDataset
 from protofed.data import transforms
 from protofed.data.benchmark import Benchmark
 
-MOST_TRAIN, MOST_TEST = 1000, 1000  # images a domain: a quick look
-LEAST = 10  # images a domain, in training and in test, below which no probe is learnt
+MOST_TRAIN, MOST_TEST = 1000, 1000  # images per domain
+LEAST = 10  # images per domain, in training and in test, that a probe needs
 SIDE, CELLS, TURNS = 32, 4, 8  # pixels; cells along a side; directions of an edge
 LEVEL = 1.96  # standard errors of a 95 % interval
 
@@ -23,7 +23,10 @@ Floats = NDArray[np.float32]
 
 
 class AccuracyDrop(NamedTuple):
-    """What a probe loses on a domain if it was learnt on another, in points of accuracy."""
+    """What a probe loses on `tested` if it was trained on `trained` instead.
+
+    Points of accuracy, compared with the probe trained on `tested` itself.
+    """
 
     trained: str
     tested: str
@@ -32,16 +35,20 @@ class AccuracyDrop(NamedTuple):
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the interval lies above zero."""
+        """Whether the 95 % interval of the loss lies above zero."""
         return self.points > self.error
 
 
 class DomainShift(NamedTuple):
-    """The probes' accuracy in per cent, by the domain they learnt and the domain of the test."""
+    """The result of `measure_domain_shift`.
+
+    ``accuracy[a][b]`` is the accuracy in per cent on domain b of a probe trained on domain a;
+    `drops` has one entry for each ordered pair of different domains.
+    """
 
     accuracy: dict[str, dict[str, float]]
     drops: list[AccuracyDrop]
-    images: int  # that every probe learnt from
+    images: int  # that every probe was trained on
 
     @property
     def mean_drop(self) -> float:
@@ -50,17 +57,18 @@ class DomainShift(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The shift in a word."""
+        """The shift in words: "none beyond noise", "weak", "moderate" or "strong"."""
         if not any(drop.beyond_noise for drop in self.drops):
             return "none beyond noise"
         return "strong" if self.mean_drop >= 25 else "moderate" if self.mean_drop >= 10 else "weak"
 
 
 def measure_domain_shift(benchmark: Benchmark) -> DomainShift | None:
-    """Probes between all domains; None if there are not two with enough images.
+    """Train a linear probe on each domain and test it on all domains.
 
-    All probes learn from equally many images, so that a loss is not one of size; and each loss is
-    taken on the same test images as the home probe's score, so that their difficulty cancels.
+    Returns None if fewer than two domains have enough images. All probes train on equally many
+    images, so a loss does not reflect the size of a domain. Each loss is measured on the same test
+    images as the score of that domain's own probe, so the difficulty of a domain cancels out.
     """
     from sklearn.linear_model import RidgeClassifier
 
@@ -98,16 +106,16 @@ def _drop(
 
 
 def _some(data: ArrayDataset, most: int, *key: str) -> ArrayDataset:
-    """At most so many images, drawn the same way every time."""
+    """At most `most` images, drawn the same way every time."""
     order = numpy_rng("shift", *key).permutation(len(data))[:most]
     return data.take(torch.from_numpy(np.sort(order)))
 
 
 def edge_color_features(data: ArrayDataset) -> Floats:
-    """Edges and colours [N, 320]: in 4 x 4 cells how strong the edges of 8 directions are, as in
-    a histogram of oriented gradients, and an 8 x 8 thumbnail.
+    """Features [N, 320] of images: edge directions in 4 x 4 cells, and an 8 x 8 colour thumbnail.
 
-    Simple and fixed, and no net to train: what changes with a domain's style changes them.
+    The edges are a histogram of oriented gradients over 8 directions. The features are fixed, fast,
+    and change with the style of a domain.
     """
     small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
     grey = small @ torch.tensor(transforms.LUMA)
@@ -123,7 +131,7 @@ def edge_color_features(data: ArrayDataset) -> Floats:
 
 
 def gray_thumbnails(data: ArrayDataset) -> Floats:
-    """Grey thumbnails [N, 1024] from 0 to 255."""
+    """Grey thumbnails [N, 1024] of 32 x 32 pixels, values from 0 to 255."""
     small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
     found: Floats = (small @ torch.tensor(transforms.LUMA)).flatten(1).numpy()
     return found

@@ -1,4 +1,4 @@
-"""Public data sets from their hosts to checked .npz files: fetch, check, unpack, convert."""
+"""Download public data sets and convert them into checked .npz files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from protofed.data.http_download import (
     quarantine_file,
     verify_checksum,
 )
-from protofed.data.npz_store import ArchiveInfo, Arrays, missing_archive_parts
+from protofed.data.npz_store import ArchiveInfo, Arrays, is_archive_missing
 from protofed.errors import ProtofedError, require_known_name
 from protofed.runtime.atomic_io import (
     atomic_write_json,
@@ -62,7 +62,11 @@ ALSO = {"mnist-m": "mnistm", "office-caltech10": "office-caltech", "officehome":
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataSource:
-    """A set as others offer it: files to fetch, and the .npz files that they become."""
+    """A public data set: the files to download, and the .npz files that they are converted to.
+
+    The entries of ``sources.toml`` have this form. `reader` is a key of `READERS`, or "tree" for
+    images in class folders.
+    """
 
     archive: str  # the benchmark that it belongs to
     reader: str
@@ -76,30 +80,37 @@ class DataSource:
 
     @property
     def home(self) -> ArchiveInfo:
-        """Where its files belong below PROTOFED_DATA."""
+        """The archive that its .npz files belong to, and so their folder below PROTOFED_DATA."""
         return ARCHIVES[self.archive]
 
     @property
     def size(self) -> int:
-        """Bytes to fetch, about; 0 where a part of it is not known."""
+        """The bytes to download, approximately; 0 if the size of a file is unknown."""
         known = [file.size for file in self.files]
         return sum(known) if all(known) else 0
 
     @property
     def missing(self) -> bool:
-        """Whether a file that it makes is not there."""
-        return any(missing_archive_parts(self.home, file) for file in self.makes)
+        """Whether one of its .npz files is missing below PROTOFED_DATA."""
+        return any(is_archive_missing(self.home, file) for file in self.makes)
 
     def read(self, folder: Path, side: int) -> Iterator[tuple[str, Arrays]]:
-        """The .npz files from the fetched ones in a folder; archives are unpacked in content/."""
+        """Convert the downloaded files in `folder`; yields the name and arrays of each .npz file.
+
+        Archives must have been unpacked into ``folder/content``.
+        """
         if self.reader != "tree":
             return READERS[self.reader](folder, side)
         tree = partial(raw_formats.read_image_tree, domains=self.folders, classes=self.home.classes)
         return tree(folder, side, also=self.also)
 
 
-def source_home(name: str, source: DataSource) -> tuple[RemoteFile, ...]:
-    """The files at their addresses, or below the one that PROTOFED_MIRROR names."""
+def source_files(name: str, source: DataSource) -> tuple[RemoteFile, ...]:
+    """The files of a source with the addresses to download them from.
+
+    With the environment variable PROTOFED_MIRROR, all addresses point there:
+    ``MIRROR/SOURCE/FILE``.
+    """
     mirror = os.environ.get(MIRROR, "").rstrip("/")
     if not mirror:
         return source.files
@@ -107,14 +118,17 @@ def source_home(name: str, source: DataSource) -> tuple[RemoteFile, ...]:
 
 
 def sources_for(name: str) -> tuple[str, ...]:
-    """The sources that a name stands for: itself, or all of a benchmark's."""
+    """The sources that a name stands for: all of a benchmark, or the one with this name.
+
+    ``sources_for("digits")`` gives mnist, usps, svhn and mnistm. Unknown names raise.
+    """
     name = ALSO.get(name, name)
     parts = tuple(part for part, source in SOURCES.items() if source.archive == name)
     return parts or (require_known_name("public set", name, [*SOURCES, "digits"]),)
 
 
 def missing_sources(benchmark: str) -> tuple[str, ...]:
-    """The sources of a benchmark that are not there."""
+    """The names of a benchmark's sources whose files are missing below PROTOFED_DATA."""
     return tuple(n for n, s in SOURCES.items() if s.archive == benchmark and s.missing)
 
 
@@ -126,13 +140,17 @@ def _table() -> dict[str, DataSource]:
 SOURCES = _table()
 
 
-LOCK = "get.lock.json"  # sha256 of fetched files for which nobody publishes a checksum
-DISK = 4  # bytes on the disk for a byte fetched: the file, what is in it, and what becomes of it
+LOCK = "get.lock.json"  # sha256 of downloaded files without a published checksum
+DISK = 4  # bytes of disk per byte downloaded: the file, its content, and the .npz
 Say = Callable[[str], None]
 
 
 class DownloadProgress(NamedTuple):
-    """How a command is told what happens: lines, and a watch for each file."""
+    """How a download reports its progress.
+
+    `say` is called with lines of text. `begin` is called with each file and returns the callback
+    that counts its bytes.
+    """
 
     say: Say
     begin: Callable[[RemoteFile], Watch]
@@ -141,7 +159,12 @@ class DownloadProgress(NamedTuple):
 def download_benchmark(
     name: str, root: Path, follow: DownloadProgress, side: int | None = None, again: bool = False
 ) -> bool:
-    """Put a set's .npz files and their meta.json below `root`; false if all was there already."""
+    """Download a source, check and convert it, and add its .npz files to the data folder `root`.
+
+    Returns False if all files were there already. Photographs are stored at `side` pixels (the
+    source's own default if None); `again` replaces existing files. The conversion happens in a work
+    folder, and files are moved into place only when all of them are complete.
+    """
     source = SOURCES[name]
     folder = root / source.home.folder
     state = _state(folder, source)
@@ -155,13 +178,13 @@ def download_benchmark(
         )
     work = folder / f".get-{name}"
     work.mkdir(parents=True, exist_ok=True)
-    with file_lock(work / "lock", f"another process is at work in {work}"):
+    with file_lock(work / "lock", f"another process is downloading into {work}"):
         _check_disk(root, source)
         _fetch_all(name, source, root, work, follow)
         follow.say(f"{name}: checked; converting")
         with _doubted(source.files, work):
             made = dict(_convert(source, work, side or source.side or 0))
-        with file_lock(root / ".get.lock"):  # other sets are described in the same files
+        with file_lock(root / ".get.lock"):  # the same files describe other sets
             _record(name, source, root / LOCK, work, follow.say)
             _place(source, folder, made, follow.say)
         shutil.rmtree(work)
@@ -173,18 +196,18 @@ def _state(folder: Path, source: DataSource) -> str:
     described = _meta(folder, source.home)["files"]
     present = [file for file in source.makes if (folder / file).exists()]
     for file in present:
-        told = described.get(file, {}).get("sha256")
-        if not (folder / file).is_file() or file_sha256(folder / file) != told:
+        expected = described.get(file, {}).get("sha256")
+        if not (folder / file).is_file() or file_sha256(folder / file) != expected:
             return "damaged"
     return "there" if len(present) == len(source.makes) else "absent"
 
 
 def _check_side(folder: Path, source: DataSource, side: int | None) -> None:
-    """Stop if images are there in another size than was asked for."""
+    """Raise if the images exist in another size than requested."""
     described = _meta(folder, source.home)["files"]
     found = {described[file].get("side") for file in source.makes}
     if side and found != {side}:
-        sizes = " or ".join(f"{n} pixels" if n else "a size not told" for n in found)
+        sizes = " or ".join(f"{n} pixels" if n else "an unknown size" for n in found)
         raise ProtofedError(
             f"{folder} holds these images in {sizes}, not {side}",
             hint=f"leave <side={side}> out, or replace the images with <again>",
@@ -192,7 +215,7 @@ def _check_side(folder: Path, source: DataSource, side: int | None) -> None:
 
 
 def _meta(folder: Path, archive: ArchiveInfo) -> dict[str, Any]:
-    """What meta.json says so far; a broken one, or one of other classes, is not written over."""
+    """The content of meta.json; raises for a broken one or one with other classes."""
     path = folder / "meta.json"
     try:
         meta = json.loads(path.read_bytes())
@@ -201,12 +224,12 @@ def _meta(folder: Path, archive: ArchiveInfo) -> dict[str, Any]:
     except FileNotFoundError:
         return {"classes": list(archive.classes), "files": {}}
     except (ValueError, KeyError, TypeError) as fault:
-        raise ProtofedError(f"{path} is broken ({fault}): mend it or move it away") from fault
+        raise ProtofedError(f"{path} is broken ({fault}): fix it or move it away") from fault
     return dict(meta)
 
 
 def _check_disk(root: Path, source: DataSource) -> None:
-    """Stop before the first byte if the disk cannot hold it."""
+    """Raise before the first byte if the disk is too small."""
     need, free = DISK * source.size + ROOM, shutil.disk_usage(root).free
     if need > free:
         raise ProtofedError(
@@ -218,13 +241,13 @@ def _check_disk(root: Path, source: DataSource) -> None:
 def _fetch_all(
     name: str, source: DataSource, root: Path, work: Path, follow: DownloadProgress
 ) -> None:
-    """Have every file whole and checked, and the archives unpacked in content/."""
+    """Download and check every file, and unpack the archives into content/."""
     content = work / "content"
     shutil.rmtree(content, ignore_errors=True)
-    for remote in source_home(name, source):
+    for remote in source_files(name, source):
         target = work / remote.name
         if target.exists():
-            verify_checksum(target, remote)  # from an earlier try
+            verify_checksum(target, remote)  # from an earlier attempt
         else:
             fetch_file(remote, target, follow.begin(remote))
         if not remote.checksum:
@@ -237,7 +260,7 @@ def _fetch_all(
 
 @contextmanager
 def _doubted(files: Sequence[RemoteFile], work: Path) -> Iterator[None]:
-    """Where files cannot be used, put those aside that no checksum vouches for."""
+    """If files turn out to be unusable, set aside those without a published checksum."""
     try:
         yield
     except ProtofedError as fault:
@@ -245,45 +268,46 @@ def _doubted(files: Sequence[RemoteFile], work: Path) -> Iterator[None]:
         if not asides:
             raise
         raise ProtofedError(
-            f"{fault}\nthe host may have sent something else; put aside as {', '.join(asides)};"
-            " nothing else was changed; the same command fetches anew"
+            f"{fault}\nthe host may have sent another file; set aside as {', '.join(asides)};"
+            " nothing else was changed",
+            hint="rerun the same command to download it again",
         ) from fault
 
 
 def _known(lock: Path) -> dict[str, str]:
-    """The sha256 of the files that have no published one, from the first time."""
+    """The recorded sha256 of files without a published one."""
     try:
         return dict(json.loads(lock.read_bytes()))
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError) as fault:
-        raise ProtofedError(f"{lock} is broken ({fault}): mend it or move it away") from fault
+        raise ProtofedError(f"{lock} is broken ({fault}): fix it or move it away") from fault
 
 
 def _compare(lock: Path, key: str, path: Path) -> None:
-    """A file without a published checksum must be the one of the first time."""
+    """Raise if a file without a published checksum differs from the first download."""
     first = _known(lock).get(key)
     if first is not None and first != (found := file_sha256(path)):
         raise ProtofedError(
-            f"{key} is not the file of the first time: sha256 {first} stands in {lock}, found"
-            f" {found}\nit was put aside as {quarantine_file(path)}; nothing else was changed; if"
-            " the new file is right, take the line out of the lock file and repeat the command"
+            f"{key} differs from the file downloaded first: {lock} has sha256 {first}, found"
+            f" {found}\nit was set aside as {quarantine_file(path)}; nothing else was changed",
+            hint="if the new file is right, delete its line in the lock file and rerun the command",
         )
 
 
 def _record(name: str, source: DataSource, lock: Path, work: Path, say: Say) -> None:
-    """Write down what was fetched without a published checksum, now that it was of use."""
+    """Record the checksums of files without a published one, once they were usable."""
     known = _known(lock)
     keys = {f"{name}/{file.name}": file for file in source.files if not file.checksum}
     new = {key: file_sha256(work / file.name) for key, file in keys.items() if key not in known}
     for key, found in new.items():
-        say(f"{key}: nobody publishes a checksum; sha256 {found} is written to {lock}")
+        say(f"{key}: no published checksum; recorded sha256 {found} in {lock}")
     if new:
         atomic_write_json(lock, {**known, **new})
 
 
 def _convert(source: DataSource, work: Path, side: int) -> Iterator[tuple[str, tuple[Path, Any]]]:
-    """Write the .npz files beside the fetched ones, each with what meta.json is to say of it."""
+    """Write the .npz files to the work folder; yields each with its entry for meta.json."""
     for file, arrays in source.read(work, side):
         path = work / f"made-{file}"
         with path.open("wb") as stream:
@@ -291,9 +315,9 @@ def _convert(source: DataSource, work: Path, side: int) -> Iterator[tuple[str, t
             np.savez_compressed(stream, **cast(Any, arrays))
             stream.flush()
             os.fsync(stream.fileno())
-        told = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+        described = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
         size = {"side": side} if side else {}
-        yield file, (path, {**told, **size, **_counted(source, file, arrays)})
+        yield file, (path, {**described, **size, **_counted(source, file, arrays)})
 
 
 def _counted(source: DataSource, file: str, arrays: Arrays) -> dict[str, Any]:
@@ -302,7 +326,7 @@ def _counted(source: DataSource, file: str, arrays: Arrays) -> dict[str, Any]:
     kinds = len(source.home.classes)
     for key in keys:
         if not len(arrays[key]) or int(np.max(arrays[key])) >= kinds:
-            raise ProtofedError(f"{file}: there are no labels in {key}, or some above {kinds - 1}")
+            raise ProtofedError(f"{file}: {key} has no labels, or labels above {kinds - 1}")
     found = {key: np.bincount(arrays[key], minlength=kinds).tolist() for key in keys}
     counts = {f"{key[2:]}_per_class".lstrip("_"): number for key, number in found.items()}
     whole = tuple(len(arrays[key]) for key in keys) == tuple(source.makes[file])
@@ -312,15 +336,15 @@ def _counted(source: DataSource, file: str, arrays: Arrays) -> dict[str, Any]:
 def _place(
     source: DataSource, folder: Path, made: Mapping[str, tuple[Path, Any]], say: Say
 ) -> None:
-    """Describe the files, then move them in place: a file that is there is always described."""
+    """Update meta.json, then move the files into place: every file there has an entry."""
     if made.keys() != source.makes.keys():
         raise ProtofedError(f"expected {', '.join(source.makes)}, made {', '.join(made)}")
     meta = _meta(folder, source.home)
-    meta["files"] = {**meta["files"], **{file: told for file, (_, told) in made.items()}}
+    meta["files"] = {**meta["files"], **{file: entry for file, (_, entry) in made.items()}}
     atomic_write_json(folder / "meta.json", meta)
-    for file, (path, told) in made.items():
+    for file, (path, entry) in made.items():
         rename_over(path, folder / file)
-        if not told["published"]:
+        if not entry["published"]:
             count = " + ".join(f"{n:,}" for n in source.makes[file])
-            say(f"note: {folder / file} does not hold the {count} images of the published set")
+            say(f"note: {folder / file} does not have the {count} images of the published set")
     sync_directory(folder)

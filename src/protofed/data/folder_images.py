@@ -1,4 +1,4 @@
-"""A folder of one's own images as a data set: decoded once, split, counted, checksummed, kept."""
+"""A folder of images as a data set: decoded once, split, checksummed, and kept in a cache."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ from protofed.data.partition import EqualPartition
 from protofed.errors import ProtofedError, count_noun, display_path
 from protofed.runtime.atomic_io import atomic_write_json, file_sha256, rename_over
 
-TEST_SHARE = 0.2  # of each class of a domain that brings no split
+TEST_SHARE = 0.2  # of each class, for domains without a split
 
 
 class FolderRow(NamedTuple):
-    """A file that holds a usable image."""
+    """An image file that could be decoded, with its decoded pixels.
+
+    `name` is the path below the root, safe to print.
+    """
 
     name: str
     file: ImageFile
     image: DecodedImage
 
     def to_list(self) -> list[Any]:
-        """For index.json: file, SHA-256 of its pixels, perceptual hash, width, height."""
+        """The entry in index.json: file, SHA-256 of the pixels, perceptual hash, width, height."""
         _, digest, look, width, height = self.image
         return [self.name, digest, look.hex(), width, height]
 
@@ -48,10 +51,11 @@ class FolderRow(NamedTuple):
 def split_folder_rows(
     domain: str, rows: Sequence[FolderRow], has_test: bool
 ) -> dict[str, list[FolderRow]]:
-    """Rows for training and test: by the folder for tests if it has one, else a fifth of a class.
+    """Split a domain's images into "train" and "test".
 
-    Which fifth is decided by the pixels alone (the smallest SHA-256), so that it is the same in
-    every run, whatever the files are called, and copies of one image stay on one side.
+    If the domain has a test folder, that decides. Otherwise a fifth of each class becomes the test
+    part: the images with the smallest SHA-256 of their pixels. So the split is the same in every
+    run, does not depend on file names, and keeps copies of an image on one side.
     """
     test = [row for row in rows if row.file.part == "test"]
     train = [row for row in rows if row.file.part != "test"]
@@ -68,14 +72,18 @@ def split_folder_rows(
     for part, found in (("training", train), ("test", test)):
         if not found:
             raise ProtofedError(
-                f"domain '{domain}' has no {part} image that can be used, of {len(rows)} in all\n"
-                "add images, or move the domain's folder away; `protofed data doctor` says more"
+                f"domain '{domain}' has no usable {part} image among {len(rows)}\n"
+                "add images, or remove the domain's folder; see `protofed data doctor`"
             )
     return {"train": train, "test": test}
 
 
 def rows_to_arrays(parts: dict[str, list[FolderRow]], classes: Sequence[str]) -> Arrays:
-    """The parts in our archives' form: x_train [N, side, side, 3], y_train [N], and for test."""
+    """One domain as the arrays of an .npz file.
+
+    ``x_train`` is [N, side, side, 3] uint8, ``y_train`` [N] int64 with indices into `classes`; the
+    same for test.
+    """
     numbers = {name: number for number, name in enumerate(classes)}
     arrays: Arrays = {}
     for part, rows in parts.items():
@@ -85,12 +93,15 @@ def rows_to_arrays(parts: dict[str, list[FolderRow]], classes: Sequence[str]) ->
 
 
 Parts = dict[str, dict[str, list[FolderRow]]]  # by domain, then "train" and "test"
-RULE = 2  # raise it whenever the same files would become other arrays
-_kept: dict[tuple[Path, int, str], Path] = {}  # packs of this process where no cache can be written
+RULE = 2  # raise it whenever the same files would give other arrays
+_kept: dict[tuple[Path, int, str], Path] = {}  # packs of this process, without a writable cache
 
 
 class PackedFolder(NamedTuple):
-    """A packed folder: what meta.json says, and where it lies."""
+    """A folder's images in the cache: one .npz file per domain, index.json and meta.json.
+
+    index.json lists the file behind every row; these fields are those of meta.json.
+    """
 
     place: Path
     revision: str  # short SHA-256 of all arrays and class names
@@ -100,20 +111,28 @@ class PackedFolder(NamedTuple):
 
     @classmethod
     def read(cls, place: Path) -> PackedFolder:
-        """The pack in a folder; raises what a missing or damaged file raises."""
+        """Read meta.json in a folder of the cache; raises if it is missing or damaged."""
         meta = json.loads((place / "meta.json").read_bytes())
-        told = (meta[name] for name in ("revision", "classes", "notes", "skipped"))
-        revision, classes, notes, skipped = told
+        fields = (meta[name] for name in ("revision", "classes", "notes", "skipped"))
+        revision, classes, notes, skipped = fields
         return cls(place, str(revision), tuple(classes), dict(notes), dict(skipped))
 
 
 def pack_folder(root: Path, side: int, fresh: bool = False) -> PackedFolder:
-    """The pack of a folder at a size; made if there is none, or if a file has changed since."""
+    """Decode a folder of images into the cache, at `side` pixels, and return the result.
+
+    An existing pack is reused as long as no file's name, size or time has changed; `fresh` forces a
+    new one.
+    """
     return pack_layout(read_layout(root), root, side, fresh)
 
 
 def pack_layout(found: FolderLayout, key: Path, side: int, fresh: bool = False) -> PackedFolder:
-    """The pack of what was found, kept under a key of its own."""
+    """Like `pack_folder`, for a layout that has been read already.
+
+    `key` identifies the pack in the cache. Without a writable cache folder the pack is kept in a
+    temporary folder until the process ends.
+    """
     files = list(found.files())
     known_by = (key, side, _stamp(files, side))
     place = _place(*known_by)
@@ -122,7 +141,7 @@ def pack_layout(found: FolderLayout, key: Path, side: int, fresh: bool = False) 
         try:
             return PackedFolder.read(known)
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # not there, or damaged: made again
+            pass  # missing or damaged: pack again
     made = _make(found, files, side)
     if place:
         try:
@@ -138,7 +157,7 @@ def pack_layout(found: FolderLayout, key: Path, side: int, fresh: bool = False) 
 
 
 def _place(key: Path, side: int, stamp: str) -> Path | None:
-    """Where a pack is kept, in a folder of its own for each folder and size; None if nowhere."""
+    """The place of a pack in the cache, by folder and size; None without a cache."""
     home = f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}-{side}"
     try:
         return cache_folder() / "folders" / home / stamp[:16]
@@ -147,19 +166,19 @@ def _place(key: Path, side: int, stamp: str) -> Path | None:
 
 
 def _stamp(files: Sequence[ImageFile], side: int) -> str:
-    """What a quick look can tell: names, sizes and times, and who decodes them."""
-    told = [RULE, version("pillow"), side, *((file.name, *file.stamp) for file in files)]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    """A digest of names, sizes and times of all files, and of the version of the decoder."""
+    parts = [RULE, version("pillow"), side, *((file.name, *file.stamp) for file in files)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _move(made: Path, place: Path) -> Path:
-    """Bring a pack to its place in one step, and drop those of earlier states of the folder."""
+    """Move a pack into place in one step, and delete those of earlier states of the folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         shutil.move(made, beside)
-        with suppress(OSError):  # another process was as quick; its pack is the same
+        with suppress(OSError):  # another process was faster; its pack is the same
             rename_over(beside, place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -170,7 +189,7 @@ def _move(made: Path, place: Path) -> Path:
 
 
 def _make(found: FolderLayout, files: Sequence[ImageFile], side: int) -> Path:
-    """Decode and write everything into a folder of its own."""
+    """Decode all images and write the pack to a temporary folder."""
     rows: dict[str, list[FolderRow]] = {domain: [] for domain in found.domains}
     skipped = {}
     for file, result in zip(files, decode_in_parallel(files, side, "packing images"), strict=True):
@@ -192,7 +211,7 @@ def _make(found: FolderLayout, files: Sequence[ImageFile], side: int) -> Path:
 def _write(
     made: Path, found: FolderLayout, parts: Parts, skipped: dict[str, str], side: int
 ) -> None:
-    """An .npz a domain as our archives have it, index.json with the files behind the rows, meta."""
+    """Write an .npz file per domain, index.json with the files behind the rows, and meta.json."""
     digest = hashlib.sha256(json.dumps([found.classes, side]).encode())
     sums, index = {}, {}
     for domain, halves in parts.items():
@@ -217,7 +236,7 @@ def _write(
 
 
 def _note(found: FolderLayout, domain: str, skipped: dict[str, str]) -> str:
-    """What a reader of a domain's scores must know."""
+    """What a reader of a domain's scores must know; names files."""
     mine = [
         f"{n} ({why})" for n, why in skipped.items() if n.startswith(f"{display_path(domain)}/")
     ]
@@ -228,7 +247,7 @@ def _note(found: FolderLayout, domain: str, skipped: dict[str, str]) -> str:
 
 
 def split_note(found: FolderLayout, domain: str) -> str:
-    """How a domain's images came to be for training or for tests; names no file."""
+    """How a domain's images were split into training and test, in words; contains no file names."""
     parts = found.shelves[domain]
     notes = []
     if "test" not in parts:
@@ -240,19 +259,23 @@ def split_note(found: FolderLayout, domain: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderInfo(BenchmarkInfo):
-    """A folder: its version is a digest of its images, which are packed when it is asked for."""
+    """The `BenchmarkInfo` of a folder of images.
+
+    Its `data_version` is a digest of the decoded images, so that another state of the folder is
+    another experiment. Images are packed on first use.
+    """
 
     root: Path
-    strict: bool = False  # refuse it if a file cannot be used
+    strict: bool = False  # raise if a file cannot be used
 
     def pack(self, side: int, fresh: bool = False) -> PackedFolder:
-        """The packed images; a strict entry wants every file to be among them."""
+        """The packed images at `side` pixels; if strict, raises if files had to be skipped."""
         pack = pack_folder(self.root, side, fresh)
         if self.strict and pack.skipped:
             lines = "\n".join(f"  {name}: {why}" for name, why in pack.skipped.items())
             raise ProtofedError(
-                f"{self.root}: {count_noun(len(pack.skipped), 'file')} cannot be used:\n{lines}\n"
-                "mend or remove them, or leave data.strict out to skip them"
+                f"{self.root}: {count_noun(len(pack.skipped), 'file')} cannot be used:\n{lines}",
+                hint="fix or remove them, or leave `data.strict` out to skip them",
             )
         return pack
 
@@ -261,7 +284,7 @@ class FolderInfo(BenchmarkInfo):
         return self.pack(side).revision
 
     def domain_reader(self, side: int) -> Callable[[str], Domain]:
-        """What reads a domain from the pack; a pack that was damaged is made again."""
+        """A function that reads a domain from the pack; a damaged pack is made again."""
         pack = self.pack(side)
 
         def read(domain: str) -> Domain:
@@ -277,7 +300,11 @@ class FolderInfo(BenchmarkInfo):
 
 
 def folder_info(root: Path, strict: bool = False) -> FolderInfo:
-    """What a folder's sub-folders tell: domains, classes, and defaults for the rest."""
+    """Describe a folder ``domain/class/image`` or ``domain/split/class/image`` by its sub-folders.
+
+    Domains and classes are the names of the sub-folders; size, net and partition are the defaults
+    of `BenchmarkInfo`. No image is read.
+    """
     found = read_layout(root.expanduser().resolve())
     return FolderInfo(
         name=str(found.root),
@@ -294,7 +321,10 @@ def folder_info(root: Path, strict: bool = False) -> FolderInfo:
 
 
 class OwnDomain(NamedTuple):
-    """A folder that is one domain by itself; of the three, only `skipped` names files."""
+    """The images of one site of a federation, read from a folder that is one domain.
+
+    `skipped` is the only field that names files; it must not leave the site.
+    """
 
     domain: Domain
     classes: tuple[str, ...]
@@ -302,9 +332,10 @@ class OwnDomain(NamedTuple):
 
 
 def read_site_domain(root: Path, name: str, side: int) -> OwnDomain:
-    """A folder class/image.
+    """Read a folder ``class/image`` as the domain `name`, at `side` pixels.
 
-    The images, their order and their split are those of that domain in a folder of several.
+    Images, order and split are the same as for this domain in a folder with several. A run across
+    machines can therefore repeat a local one bit for bit.
     """
     place = root.expanduser().resolve()
     found = single_domain_layout(place, name)
@@ -316,17 +347,17 @@ def read_site_domain(root: Path, name: str, side: int) -> OwnDomain:
 
     try:
         return read(fresh=False)
-    except ProtofedError:  # a damaged pack is made again; what is wrong with the images stays
+    except ProtofedError:  # a damaged pack is made again; faults of the images recur
         return read(fresh=True)
 
 
 def one_client_per_domain(domains: Sequence[str]) -> EqualPartition:
-    """The default partition: all images of a domain at one client."""
+    """The default partition of a folder: one client per domain, with all of its training images."""
     return EqualPartition(clients=dict.fromkeys(domains, 1))
 
 
 def folder_label(root: Path | str) -> str:
-    """A path's last part as a name: letters, digits, and - _ . between them."""
+    """The last part of a path as a plain name: letters, digits, and ``- _ .`` between them."""
     return re.sub(r"[^\w.-]+", "-", Path(root).name).strip("-.") or "images"
 
 

@@ -1,4 +1,4 @@
-"""How a folder of images is laid out: domain/class/image, or domain/split/class/image."""
+"""Read the layout of a folder of images: domain/class/image, or domain/split/class/image."""
 
 from __future__ import annotations
 
@@ -13,40 +13,46 @@ ENDINGS = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
-LITTER = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")  # what systems leave in folders
+LITTER = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")  # created by operating systems
 SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("val", "valid", "validation"), "val"
 )
 
 
 class ImageFile(NamedTuple):
-    """A file where an image should be."""
+    """A file in a class folder, with the domain, split and class that its path gives it.
+
+    It has not been opened; `fault` is set if its name or kind already rules it out.
+    """
 
     domain: str
     part: str  # "train", "test" or "val" where the folders say so, else ""
     label: str  # the class
     name: str  # below the root
     path: str
-    stamp: tuple[int, int, int]  # size and times: what a quick look can tell of a change
-    fault: str = ""  # why it cannot be an image, seen without opening it
+    stamp: tuple[int, int, int]  # size and times, to notice changes without reading the file
+    fault: str = ""  # why it cannot be an image, known without opening it
 
 
 class StrayFile(NamedTuple):
-    """A file somewhere, of no domain and no class."""
+    """A file that belongs to no domain and no class, such as a new image to predict."""
 
     path: str
-    fault: str = ""  # as of an ImageFile
+    fault: str = ""  # see ImageFile
 
 
 class FolderLayout(NamedTuple):
-    """The domains and classes of a folder, by its sub-folders alone."""
+    """The domains, splits and classes of a folder, read from the names of its sub-folders.
+
+    `shelves` maps domain and split to class folders; the split is "" for a domain without splits.
+    """
 
     root: Path
     shelves: dict[str, dict[str, list[Path]]]  # by domain and part: the class folders
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """In alphabetical order."""
+        """The domains in alphabetical order."""
         return tuple(self.shelves)
 
     @property
@@ -59,7 +65,7 @@ class FolderLayout(NamedTuple):
         return {folder.name for folders in self.shelves[domain].values() for folder in folders}
 
     def lacking(self) -> list[str]:
-        """Which domain lacks which classes, and which classes only one domain has."""
+        """One line per domain that lacks classes, and per class that only one domain has."""
         lines = []
         for domain in self.domains:
             lacks = sorted(set(self.classes) - self.classes_of(domain))
@@ -85,9 +91,14 @@ class FolderLayout(NamedTuple):
 
 
 def read_layout(root: Path) -> FolderLayout:
-    """Look at a folder's sub-folders; what is neither of the two forms is refused with its name."""
+    """Read the sub-folders of `root`; no image is opened.
+
+    Accepts ``domain/class/image`` and ``domain/split/class/image`` with the splits train, test and
+    val. Raises a `ProtofedError` that names the offending folder for anything else, and for class
+    names that differ only by case or spaces.
+    """
     if not root.is_dir():
-        what = "is a file, not a folder" if root.exists() else "is not there"
+        what = "is a file, not a folder" if root.exists() else "does not exist"
         raise ProtofedError(
             f"the folder of images {display_path(root)} {what}\n"
             "give a folder that holds domain/class/image or domain/split/class/image"
@@ -98,7 +109,7 @@ def read_layout(root: Path) -> FolderLayout:
     if all(path.name.lower() in SPLITS for path in domains):
         raise ProtofedError(
             f"{display_path(root)} holds splits ({', '.join(path.name for path in domains)}) where "
-            f"its domains should be, so that test images would be trained on\n{_HOW}"
+            f"its domains should be; test images would be trained on\n{_HOW}"
         )
     shelves = {path.name: _parts(path, _HOW) for path in domains}
     found = FolderLayout(root, shelves)
@@ -107,10 +118,13 @@ def read_layout(root: Path) -> FolderLayout:
 
 
 def single_domain_layout(root: Path, name: str) -> FolderLayout:
-    """Look at a folder that is one domain by itself: class/image, or split/class/image."""
+    """Read a folder that is one domain: ``class/image``, or ``split/class/image``.
+
+    `name` becomes the name of the domain. Errors are those of `read_layout`.
+    """
     if not root.is_dir():
         raise ProtofedError(
-            f"the folder of images {display_path(root)} is not there, or is no folder"
+            f"the folder of images {display_path(root)} does not exist or is not a folder"
         )
     found = FolderLayout(root, {name: _parts(root, _HOW_ALONE)})
     _check_names(found)
@@ -136,8 +150,8 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
         deep = [f"{f.name}/{below[0].name}" for f, below in inner.items() if below]
         if deep and not any(_holds_files(folder) for folder in folders):
             raise ProtofedError(
-                f"{display_path(domain)} holds folders in folders ({display_path(deep[0])}, ...) "
-                f"but no split of a known name\n{how}"
+                f"{display_path(domain)} holds nested folders ({display_path(deep[0])}, ...) "
+                f"but no known split\n{how}"
             )
         if not folders:
             raise ProtofedError(f"{display_path(domain)} holds no class folders\n{how}")
@@ -145,8 +159,8 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
     others = [display_path(folder.name) for folder in folders if folder not in splits]
     if others:
         raise ProtofedError(
-            f"{display_path(domain)} holds splits ({', '.join(f.name for f in splits)}) beside "
-            f"other folders ({', '.join(others)})\nmove these away, or into a split"
+            f"{display_path(domain)} holds splits ({', '.join(f.name for f in splits)}) next to "
+            f"other folders ({', '.join(others)})\nmove these elsewhere or into a split"
         )
     parts: dict[str, list[Path]] = {}
     for split in splits:
@@ -159,7 +173,7 @@ def _parts(domain: Path, how: str) -> dict[str, list[Path]]:
 
 
 def _check_names(found: FolderLayout) -> None:
-    """Refuse classes that differ only by case or spaces, and names that no text can hold."""
+    """Raise for classes that differ only by case or spaces, and for unprintable names."""
     alike: dict[str, list[str]] = {}
     for name in found.classes:
         alike.setdefault(name.strip().casefold(), []).append(name)
@@ -202,13 +216,17 @@ def _holds_files(folder: Path) -> bool:
 
 
 def walk_files(folder: Path) -> Iterator[StrayFile]:
-    """All files below a folder at any depth, in order of their names; no folder is seen twice."""
+    """Yield all files below a folder at any depth, sorted by name.
+
+    Hidden files and files that operating systems create are left out. Symbolic links are followed,
+    but no folder is visited twice.
+    """
     yield from _below(folder, set())
 
 
 def _below(folder: Path, seen: set[Path]) -> Iterator[StrayFile]:
     if folder.resolve() in seen:
-        return  # a link that leads back
+        return  # a link back to a folder above
     seen.add(folder.resolve())
     for entry in _children(folder):
         if entry.is_dir():
@@ -230,7 +248,7 @@ def _look(entry: os.DirEntry[str]) -> tuple[tuple[int, int, int], str]:
 
 def _fault(entry: os.DirEntry[str]) -> str:
     if entry.is_dir():
-        return "a folder inside a class, which is not looked into"
+        return "a folder inside a class folder"
     if not entry.is_file():
         return "not a regular file"
     known = entry.name.lower().endswith(ENDINGS)

@@ -1,4 +1,4 @@
-"""Downloads over HTTP that resume where they stopped, and are checked before use."""
+"""Download files over HTTP: interrupted downloads resume, and files are checked before use."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from protofed.runtime.atomic_io import atomic_write_json, rename_over, sync_dire
 
 
 class HttpGoneError(Exception):
-    """An address that has not got the file."""
+    """An address does not have the file, or keeps failing.
+
+    The next address may have it.
+    """
 
 
 class _Redirects(request.HTTPRedirectHandler):
-    """Follows to the web only, and never from a secured address to an open one."""
+    """Follows redirects to http and https only, and never from https to http."""
 
     def redirect_request(
         self,
@@ -36,12 +39,15 @@ class _Redirects(request.HTTPRedirectHandler):
     ) -> request.Request | None:
         here, there = parse.urlsplit(req.full_url).scheme, parse.urlsplit(newurl).scheme
         if there not in ("http", "https") or (here, there) == ("https", "http"):
-            raise HttpGoneError(f"it sends on to {newurl[:80]}, which is refused")
+            raise HttpGoneError(f"it redirects to {newurl[:80]}, which is refused")
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
 def http_opener() -> request.OpenerDirector:
-    """The web and nothing else: no files, no FTP."""
+    """A URL opener for http and https only.
+
+    It opens no local files and no FTP, and follows no redirect from https to http.
+    """
     made = request.OpenerDirector()
     handlers: Sequence[request.BaseHandler] = (
         request.ProxyHandler(),
@@ -58,28 +64,35 @@ def http_opener() -> request.OpenerDirector:
 
 
 TIMEOUT = 30.0  # seconds without a byte
-TRIES = 5  # without any progress, for each address
-BACKOFF = 1.0  # seconds before the second try, then twice as many each time
+TRIES = 5  # attempts without progress, per address
+BACKOFF = 1.0  # seconds before the second attempt, doubled each time
 LONGEST_WAIT = 60.0
 BLOCK = 2**18
-ROOM = 64 * 2**20  # what a file may be larger than told, and what is left free on the disk
-UNKNOWN_MOST = 8 * 2**30  # of a file whose size nobody tells
+ROOM = 64 * 2**20  # bytes: tolerance on announced sizes, and what stays free on the disk
+UNKNOWN_MOST = 8 * 2**30  # bytes of a file of unknown size
 PASSING = {408, 425, 429, 500, 502, 503, 504}
 AGENT = "protofed (data get)"
 Watch = Callable[[int, int | None], None]  # bytes so far, and in all where known
 
 
 class RemoteFile(NamedTuple):
-    """A file elsewhere: the addresses that hold the same bytes, the best first."""
+    """A file to download, with all addresses that hold the same bytes, preferred ones first.
+
+    Without a published checksum, the SHA-256 of the first download is remembered and compared
+    later.
+    """
 
     name: str
     urls: tuple[str, ...]
-    size: int = 0  # bytes, about; 0 where nobody tells
+    size: int = 0  # bytes, approximately; 0 if unknown
     checksum: str = ""  # "md5:..." or "sha256:..." as published, or nothing
 
 
 class DownloadFailedError(Exception):
-    """A try that failed but may be repeated."""
+    """A failed attempt that may succeed if repeated.
+
+    `wait` is the delay in seconds that the host asked for.
+    """
 
     def __init__(self, why: str, wait: float = 0.0):
         super().__init__(why)
@@ -87,13 +100,15 @@ class DownloadFailedError(Exception):
 
 
 class ChecksumError(ProtofedError):
-    """A file that is not the published one."""
+    """A downloaded file differs from the published one."""
 
 
 def fetch_file(remote: RemoteFile, target: Path, watch: Watch) -> None:
-    """Have the file whole at `target`; what an earlier try has left is used.
+    """Download a file to `target`, trying its addresses in turn.
 
-    A file that is not the published one is kept aside as NAME.wrong, and nothing else is touched.
+    An earlier, interrupted download is continued. `watch` is called with the bytes so far and the
+    total, None if unknown. A file with a wrong checksum is kept as ``NAME.wrong``; `target` only
+    ever holds a complete, checked file.
     """
     part = target.with_name(f"{target.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -106,10 +121,9 @@ def fetch_file(remote: RemoteFile, target: Path, watch: Watch) -> None:
         except (HttpGoneError, ChecksumError) as fault:
             faults.append(f"{url}: {fault}")
     else:
-        told = "\n".join(faults)
         raise ProtofedError(
-            f"{remote.name} cannot be had:\n{told}\n"
-            "the same command goes on from here; PROTOFED_MIRROR names another place to fetch from"
+            "\n".join([f"{remote.name} cannot be downloaded:", *faults]),
+            hint="rerun the same command to resume; set PROTOFED_MIRROR to use another host",
         )
     _note(part).unlink(missing_ok=True)
     rename_over(part, target)
@@ -117,7 +131,10 @@ def fetch_file(remote: RemoteFile, target: Path, watch: Watch) -> None:
 
 
 def verify_checksum(path: Path, remote: RemoteFile) -> None:
-    """Stop if a file is not the published one, and put it aside; nothing is published: no check."""
+    """Raise `ChecksumError` and set the file aside if it differs from the published one.
+
+    Does nothing for files without a published checksum.
+    """
     kind, _, expected = remote.checksum.partition(":")
     if not kind:
         return
@@ -128,19 +145,20 @@ def verify_checksum(path: Path, remote: RemoteFile) -> None:
         _note(path).unlink(missing_ok=True)
         raise ChecksumError(
             f"{remote.name} is not the published file: expected {kind} {expected}, found {found}\n"
-            f"it was put aside as {aside}; nothing else was changed; the same command fetches anew"
+            f"it was set aside as {aside}; nothing else was changed",
+            hint="rerun the same command to download it again",
         )
 
 
 def quarantine_file(path: Path) -> Path:
-    """Keep a wrong file as NAME.wrong, out of the right one's way."""
+    """Rename a wrong file to ``NAME.wrong`` and return its new path."""
     return path.replace(path.with_name(f"{path.name.removesuffix('.part')}.wrong"))
 
 
 def _from(url: str, remote: RemoteFile, part: Path, watch: Watch) -> None:
-    """Fetch from one address, as often as there is progress; `GoneError` if it does not work."""
+    """Fetch from one address, retrying; raises `HttpGoneError` after TRIES without progress."""
     if parse.urlsplit(url).scheme not in ("http", "https"):
-        raise HttpGoneError("an address starts with http:// or https://")
+        raise HttpGoneError("an address must start with http:// or https://")
     failed = 0
     while True:
         had = _size(part)
@@ -154,7 +172,7 @@ def _from(url: str, remote: RemoteFile, part: Path, watch: Watch) -> None:
 
 
 def _once(url: str, remote: RemoteFile, part: Path, watch: Watch) -> None:
-    """One connection; what it brings stays in the part file, also when it breaks."""
+    """One connection; what it brings stays in the part file even if it breaks."""
     tag = _usable(url, remote, part)
     had = _size(part)
     headers = {"User-Agent": AGENT, "Accept-Encoding": "identity"}
@@ -179,12 +197,12 @@ def _once(url: str, remote: RemoteFile, part: Path, watch: Watch) -> None:
 
 
 def _take(answer: Any, url: str, remote: RemoteFile, part: Path, had: int, watch: Watch) -> None:
-    """Write what an answer brings behind what is there, or anew if the host starts anew."""
+    """Append what an answer brings, or start over if the host does."""
     if answer.headers.get_content_type() == "text/html":
-        raise HttpGoneError("the host answers with a web page, not with the file")
+        raise HttpGoneError("the host sent a web page instead of the file")
     if answer.status == 206 and _begins(answer) != had:
         part.unlink()
-        raise DownloadFailedError("the host sends another part than was asked for")
+        raise DownloadFailedError("the host sent another part than requested")
     start = had if answer.status == 206 else 0
     length = answer.headers.get("Content-Length", "")
     total = start + int(length) if length.isdecimal() else None
@@ -195,12 +213,10 @@ def _take(answer: Any, url: str, remote: RemoteFile, part: Path, had: int, watch
         file.seek(start)
         while block := answer.read1(BLOCK):
             file.write(block)
-            file.flush()  # so that a killed process has kept what it got
+            file.flush()  # a killed process keeps what it got
             watch(file.tell(), total)
             if file.tell() > most:
-                raise HttpGoneError(
-                    f"it is far larger than it should be, over {most // 10**6:,} MB"
-                )
+                raise HttpGoneError(f"it is far larger than expected, over {most // 10**6:,} MB")
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
@@ -210,7 +226,7 @@ def _take(answer: Any, url: str, remote: RemoteFile, part: Path, had: int, watch
 
 
 def _usable(url: str, remote: RemoteFile, part: Path) -> str:
-    """The tag of what is there; it is dropped if it came from elsewhere and cannot be checked."""
+    """The ETag of the part file, which is deleted if it came from elsewhere and has no checksum."""
     try:
         note = json.loads(_note(part).read_bytes())
         came, tag = str(note["url"]), str(note["tag"])
@@ -224,11 +240,11 @@ def _usable(url: str, remote: RemoteFile, part: Path) -> str:
 
 
 def _beyond(fault: error.HTTPError, part: Path, had: int) -> None:
-    """The host has nothing after what is there: it is whole, or it is of another file."""
+    """The host has no further bytes: the part file is complete, or of another file."""
     if fault.headers.get("Content-Range", "").strip() == f"bytes */{had}":
         return
     part.unlink()
-    raise DownloadFailedError("the host has another file than the one begun")
+    raise DownloadFailedError("the file on the host has changed")
 
 
 def _begins(answer: Any) -> int | None:

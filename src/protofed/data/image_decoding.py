@@ -1,6 +1,7 @@
-"""Image files of strangers: small pixels and a hash, or the reason why not; on all cores.
+"""Decode image files into small arrays with hashes, in parallel.
 
-Nothing here imports torch, so that worker processes start quickly.
+Files may be damaged or hostile: each gives an image or the reason why it cannot be used. Nothing
+here imports torch, so that worker processes start quickly.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ from protofed.runtime.resources import usable_cores
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 MOST_PIXELS = 40_000_000  # 160 MB once decoded, as PIL takes 4 bytes a pixel
-ONE_COPY = ("1", "L", "RGB")  # modes that are decoded and resized as they are; others are converted
-LEAST_SIDE = 4  # pixels; smaller is an icon's ghost, not an image
-FULL_SIDE = 512  # larger JPEGs are decoded at a half, a quarter or an eighth, no smaller than this
-STRIP = 256  # lines that are hashed at a time
+ONE_COPY = ("1", "L", "RGB")  # modes that need no conversion before resizing
+LEAST_SIDE = 4  # pixels
+FULL_SIDE = 512  # pixels; larger JPEGs are decoded at 1/2, 1/4 or 1/8, no smaller than this
+STRIP = 256  # lines hashed at a time
 HASH_SIDE = 16  # the perceptual hash has HASH_SIDE² bits
-ORIENTATION = 0x0112  # of EXIF: how the camera was held
+ORIENTATION = 0x0112  # the EXIF tag
 
 
 class DecodedImage(NamedTuple):
-    """An image as it is kept."""
+    """A decoded image: upright, in RGB, resized to a square.
+
+    `width` and `height` are those of the original; `sha256` and `look` identify copies of it.
+    """
 
     pixels: NDArray[np.uint8]  # [side, side, 3]
     sha256: str  # of the decoded pixels, whatever file format they came in
@@ -47,7 +51,11 @@ class DecodedImage(NamedTuple):
 
 
 def decode_image(path: str, side: int) -> DecodedImage | str:
-    """The image in a file, resized to `side`; or in words why it cannot be used."""
+    """Decode a file and resize it to `side` x `side`; or return a text that says why that failed.
+
+    EXIF orientation is applied, transparency is put on white, and nothing is cropped. Never raises
+    for a bad file.
+    """
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
@@ -55,7 +63,7 @@ def decode_image(path: str, side: int) -> DecodedImage | str:
         if found.st_size == 0:
             return "empty file, 0 bytes"
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tags and profiles that we do not use
+            warnings.simplefilter("ignore")  # about tags and profiles that are not used
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as image:
                 return _too_large_or_small(image) or _read(image, side)
@@ -64,7 +72,7 @@ def decode_image(path: str, side: int) -> DecodedImage | str:
     except UnidentifiedImageError:
         return f"not an image ({', '.join(FORMATS)} are read)"
     except MemoryError:
-        return "needs more memory than there is"
+        return "needs more memory than available"
     except OSError as fault:
         return f"cannot be read: {fault.strerror or fault}"
     except (ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError) as fault:
@@ -74,7 +82,7 @@ def decode_image(path: str, side: int) -> DecodedImage | str:
 
 
 def _too_large_or_small(image: Image.Image) -> str:
-    """What is wrong with a size that only the header has told so far."""
+    """What is wrong with the size that the header announces; empty if nothing."""
     width, height = image.size
     most = MOST_PIXELS if image.mode in ONE_COPY else MOST_PIXELS // 2
     if width * height > most:
@@ -154,29 +162,33 @@ def _thumbnail(image: Image.Image) -> Image.Image:
 
 
 def perceptual_hash(image: Image.Image) -> bytes:
-    """Whether each of 16 x 16 places is darker than its right neighbour: 256 bits.
+    """A hash of 256 bits that hardly changes with size, file format or exposure.
 
-    Another size, format or exposure changes few of them. A flat ground would be decided by noise,
-    so that a step of less than 2 of 255 counts as none.
+    Each bit says whether one of 16 x 16 places is darker than its right neighbour. Differences
+    below 2 of 255 count as none, so that noise on a flat background does not matter.
     """
     grey = np.asarray(_thumbnail(image).convert("L"), dtype=np.int16)[:HASH_SIDE]
     return np.packbits(grey[:, 1:] - grey[:, :-1] >= 2).tobytes()
 
 
 def decode_images(work: tuple[int, list[str]]) -> list[DecodedImage | str]:
-    """Some files, in a worker process."""
+    """Decode several files; `work` is the side and the paths. Called in worker processes."""
     side, paths = work
     return [decode_image(path, side) for path in paths]
 
 
-CHUNK = 16  # files that a worker takes at a time
-ALONE = 128  # files up to which starting workers costs more than it gains
+CHUNK = 16  # files per task of a worker
+ALONE = 128  # files up to which workers cost more than they gain
 
 
 def decode_in_parallel(
     files: Sequence[ImageFile | StrayFile], side: int, doing: str
 ) -> Iterator[DecodedImage | str]:
-    """Every file's image or fault, in order; progress is told on the way as what we are doing."""
+    """Yield the decoded image, or the reason why there is none, for every file in order.
+
+    Uses one process per core for more than a few files. `doing` names the activity in progress
+    reports.
+    """
     good = [file.path for file in files if not file.fault]
     work = [(side, good[start : start + CHUNK]) for start in range(0, len(good), CHUNK)]
     results = (one for many in _in_parallel(work, len(good)) for one in many)
@@ -189,7 +201,7 @@ def decode_in_parallel(
 def _in_parallel(
     work: Sequence[tuple[int, list[str]]], count: int
 ) -> Iterator[list[DecodedImage | str]]:
-    """`decode_all` in a process for each core; here, if that is quicker or not allowed."""
+    """`decode_images` in one process per core; in this process if faster or not allowed."""
     if count <= ALONE or usable_cores() == 1 or multiprocessing.current_process().daemon:
         yield from map(decode_images, work)
         return

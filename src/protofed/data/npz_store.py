@@ -1,4 +1,4 @@
-"""Images as .npz files: those that PROTOFED_DATA names, checked before use, and a cache."""
+"""Images in .npz files: the archives below PROTOFED_DATA, checked before use, and the cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def cache_folder() -> Path:
-    """Where made arrays are kept: $PROTOFED_CACHE, else protofed in the user's cache folder."""
+    """The cache folder: $PROTOFED_CACHE, else ``protofed`` in the user's own cache folder.
+
+    Raises RuntimeError for a user without a home folder.
+    """
     if own := os.environ.get("PROTOFED_CACHE"):
         return Path(own).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -34,8 +37,11 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "protofed"
 
 
-def cached_file(name: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays kept under `name`; made, and kept if the disk allows it, where there are none."""
+def cached_arrays(name: str, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays that the cache holds under `name`, else those of `make`, which are then cached.
+
+    A damaged cache file is replaced. Without a writable cache, `make` is called every time.
+    """
     try:
         path = cache_folder() / f"{name}.npz"
     except RuntimeError:  # a user without a home folder, as in some containers
@@ -59,7 +65,10 @@ def _read(path: Path) -> Arrays | None:
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Write a file that others see either whole or not at all."""
+    """Write arrays as an uncompressed .npz file.
+
+    The file appears under its name only when it is complete.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
@@ -75,11 +84,14 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 DATA = "PROTOFED_DATA"
 PUBLISHED = "the set as published"  # the note of a file that `protofed data get` made
-STAMPS = "verified.json"  # files whose checksum was right when last looked at
+STAMPS = "verified.json"  # files whose checksum was right when last checked
 
 
 class ArchiveInfo(NamedTuple):
-    """Where a benchmark's files lie below PROTOFED_DATA, and the classes they speak of."""
+    """Where the .npz files of a benchmark lie, and the classes of their labels.
+
+    The folder is below PROTOFED_DATA, unless `home` names another place.
+    """
 
     benchmark: str
     folder: str
@@ -95,33 +107,37 @@ class _File:
 
 @dataclass(frozen=True)
 class _Meta:
-    """What is needed of a meta.json; the rest of it is for people."""
+    """The fields of meta.json that are checked; the others are for people."""
 
     classes: tuple[str, ...]
     files: dict[str, _File]
 
 
 def read_archive(archive: ArchiveInfo, file: str, parts: Sequence[str]) -> list[ArrayDataset]:
-    """The parts of one file: "train" is x_train and y_train, "" is x and y; images [N, H, W, C]."""
+    """Read parts of an .npz file of a benchmark, after checking it against its meta.json.
+
+    The part "train" is the arrays ``x_train`` and ``y_train``, the part "" is ``x`` and ``y``.
+    Images come as [N, H, W, 1 or 3] uint8. The SHA-256 of an unchanged file is computed only once.
+    """
     folder = _folder(archive)
     path = folder / file
     if not path.is_file():
         raise ProtofedError(
-            f"benchmark '{archive.benchmark}' needs {path}, which is not there\n"
-            f"{_how(archive)}; or choose domains that do without it"
+            f"benchmark '{archive.benchmark}' needs {path}, which does not exist\n"
+            f"{_how(archive)}; or choose domains that do not need it"
         )
     _verify(path, _described(archive, folder / "meta.json", file).sha256)
     return [_dataset(path, part, len(archive.classes)) for part in parts]
 
 
 def archive_note(archive: ArchiveInfo, file: str) -> str:
-    """What is to be told of a file that can be read: nothing, or that it is the published set."""
-    told = _described(archive, _folder(archive) / "meta.json", file)
-    return PUBLISHED if told.published else ""
+    """`PUBLISHED` if a file holds exactly the images of the published set, else an empty text."""
+    described = _described(archive, _folder(archive) / "meta.json", file)
+    return PUBLISHED if described.published else ""
 
 
-def missing_archive_parts(archive: ArchiveInfo, file: str) -> bool:
-    """Whether a file, or what is said of it, is not there; its content is not looked at."""
+def is_archive_missing(archive: ArchiveInfo, file: str) -> bool:
+    """Whether a file or its entry in meta.json is missing; the content is not checked."""
     folder = Path(os.environ.get(DATA, "")) / archive.folder
     try:
         _described(archive, folder / "meta.json", file)
@@ -164,9 +180,9 @@ def _described(archive: ArchiveInfo, path: Path, file: str) -> _File:
         fault = f"is broken ({'.'.join(map(str, first['loc']))}: {first['msg']})"
     else:
         if meta.classes != archive.classes:
-            fault = f"lists other classes than benchmark '{archive.benchmark}' has"
+            fault = f"does not list the classes of benchmark '{archive.benchmark}'"
         elif file not in meta.files:
-            fault = f"says nothing of {file}"
+            fault = f"has no entry for {file}"
         else:
             return meta.files[file]
     raise ProtofedError(f"{path} {fault}: without it {file} cannot be checked; {_how(archive)}")
@@ -225,7 +241,7 @@ def _dataset(path: Path, part: str, classes: int) -> ArrayDataset:
         raise ProtofedError(f"{path}: {x} and {y} are empty")
     if labels.min() < 0 or labels.max() >= classes:
         found = f"{labels.min()} to {labels.max()}"
-        raise ProtofedError(f"{path}: {y} must lie in 0 to {classes - 1}, goes from {found}")
+        raise ProtofedError(f"{path}: {y} must lie in 0 to {classes - 1}, spans {found}")
     grey = images[..., None] if images.ndim == 3 else images
     return ArrayDataset(torch.from_numpy(grey), torch.from_numpy(labels.astype(np.int64)))
 

@@ -1,4 +1,4 @@
-"""How training data is dealt to clients: the rules, and which client holds which rows."""
+"""How training data is partitioned over clients: the rules, and the rows of each client."""
 
 from __future__ import annotations
 
@@ -32,16 +32,25 @@ TRIES = 1000  # Dirichlet draws before giving up
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PartitionRule(ABC):
-    """How many clients each domain has; a subclass says which rows of the domain they hold."""
+    """Base of the partition rules: the number of clients of each domain.
 
-    clients: AtLeastOne | dict[str, Count]  # in all, or by domain; one without is only tested
+    `clients` is a total, spread evenly over the domains, or a number for each domain. A domain with
+    no clients is only tested on. Subclasses decide in `assign_rows` which rows each client gets.
+    """
+
+    clients: (
+        AtLeastOne | dict[str, Count]
+    )  # in total, or by domain; a domain without clients is only tested on
 
     @abstractmethod
     def assign_rows(self, labels: Rows, clients: int, domain: str, draw: Generator) -> list[Rows]:
-        """The rows of each of a domain's clients, given the labels [N] of its training part."""
+        """The rows of each of a domain's clients, given the labels [N] of its training part.
+
+        Returns one array of row indices per client. All randomness must come from `draw`.
+        """
 
     def only(self, domains: Sequence[str]) -> Self:
-        """The same rule for some of the domains that its tables name."""
+        """The same rule with its tables restricted to some domains."""
         tables: dict[str, Any] = {
             field: {domain: table[domain] for domain in domains}
             for field, table in vars(self).items()
@@ -50,7 +59,7 @@ class PartitionRule(ABC):
         return replace(self, **tables)
 
     def spread(self, domains: Sequence[str], leave_out: str | None = None) -> dict[str, int]:
-        """The number of clients of each domain; none in a domain that is left out."""
+        """The number of clients of each domain; 0 for the domain `leave_out`."""
         counts = self._spread(domains, leave_out)
         if leave_out is not None:
             counts[leave_out] = 0
@@ -75,7 +84,7 @@ class PartitionRule(ABC):
         return {domain: each + (place < more) for place, domain in enumerate(domains)}
 
     def check_room(self, images: int, clients: int, domain: str, each: int, field: str) -> None:
-        """Stop if a domain has fewer images than its clients want, `each` as set by `field`."""
+        """Raise if a domain's clients want more images than it has; `field` is the setting."""
         if clients * each > images:
             raise ProtofedError(
                 f"partition: {clients} clients of '{domain}' want {each} rows each ="
@@ -84,18 +93,23 @@ class PartitionRule(ABC):
             )
 
     def clients_of(self, domain: str) -> str:
-        """Where a domain's number of clients is set, for messages."""
+        """The path of the setting that gives a domain's number of clients, for messages."""
         return "partition.clients" + (f".{domain}" if isinstance(self.clients, dict) else "")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SharesPartition(PartitionRule):
-    """Each client draws a share of its domain at random; no two clients of a domain overlap."""
+    """Each client draws a random share of its domain; clients of a domain do not overlap.
+
+    Give either `share`, a fraction of the domain's training images, or `samples`, a number of
+    images; both for all domains or by domain. With `repair`, every client holds every class of its
+    domain.
+    """
 
     kind: Literal["shares"] = "shares"
     share: Fraction | dict[str, Fraction] | None = None  # of the domain's training images
     samples: Count | dict[str, Count] | None = None  # images, instead of a share
-    repair: bool = False  # see to it that every client holds every class of its domain
+    repair: bool = False  # make sure that every client holds every class of its domain
 
     @model_validator(mode="after")
     def _one_amount(self) -> SharesPartition:
@@ -125,7 +139,10 @@ class SharesPartition(PartitionRule):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EqualPartition(PartitionRule):
-    """All rows of a domain, shuffled and split as evenly as possible."""
+    """All rows of a domain, shuffled and split as evenly as possible over its clients.
+
+    Sizes differ by at most one; a domain must have at least as many images as clients.
+    """
 
     kind: Literal["equal"] = "equal"
 
@@ -140,7 +157,11 @@ class EqualPartition(PartitionRule):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DirichletPartition(PartitionRule):
-    """Label skew: each class of a domain is cut in proportions from a Dirichlet distribution."""
+    """Label skew: each class of a domain is divided in proportions from a Dirichlet distribution.
+
+    A small `alpha` (also called `beta`) gives clients with few classes, a large one nearly even
+    clients. Draws are repeated until every client has at least `least` rows.
+    """
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(gt=0, validation_alias=AliasChoices("alpha", "beta"))  # small: skewed
@@ -167,8 +188,8 @@ class DirichletPartition(PartitionRule):
         hands = [np.empty(0, dtype=np.int64)] * clients
         fair = sum(map(len, classes)) / clients
         for rows in map(draw.permutation, classes):
-            # Who has a fair share already gets nothing of this class. Proportions drawn among
-            # the others alone have the law of proportions among all, cut and renormalised.
+            # A client with a fair share already gets nothing of this class. Proportions drawn
+            # among the others have the distribution of those among all, cut and renormalised.
             takers = [n for n, hand in enumerate(hands) if len(hand) < fair]
             proportions = draw.dirichlet(np.full(len(takers), self.alpha))
             cuts = (np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
@@ -179,7 +200,11 @@ class DirichletPartition(PartitionRule):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ShardsPartition(PartitionRule):
-    """Few classes each: rows sorted by label are cut into shards, and each client gets some."""
+    """Few classes per client: each gets some shards of the rows sorted by label.
+
+    All clients of a domain together get all of its rows. With two shards each, most clients hold
+    two or three classes.
+    """
 
     kind: Literal["shards"] = "shards"
     shards: int = Field(default=2, ge=1)  # of each client
@@ -231,7 +256,10 @@ def _repair(hands: Rows, labels: Rows, draw: Generator) -> Rows:
 
 
 class ClientPart(NamedTuple):
-    """What one client holds."""
+    """The training images of one client: rows of the training part of its domain.
+
+    Clients are numbered from 0 in the order of domains.
+    """
 
     client: int
     domain: str
@@ -241,9 +269,10 @@ class ClientPart(NamedTuple):
 def partition_clients(
     rule: Partition, benchmark: Benchmark, seed: int, leave_out: str | None = None
 ) -> tuple[ClientPart, ...]:
-    """Deal a benchmark's training data to clients, numbered from 0 in the order of domains.
+    """Partition a benchmark's training data; clients are numbered from 0 in the order of domains.
 
-    The clients of a domain that is left out are not there; the others hold what they would hold.
+    With `leave_out`, the clients of that domain are absent, and all others hold the same images as
+    without it. The rows of each client depend on `seed` and the names of the domains only.
     """
     counts = rule.spread([domain.name for domain in benchmark.domains], leave_out)
     parts: list[ClientPart] = []
@@ -252,7 +281,7 @@ def partition_clients(
             draw = numpy_rng(seed, "partition", domain.name)
             labels = domain.train.labels.numpy()
             for rows in rule.assign_rows(labels, counts[domain.name], domain.name, draw):
-                # sorted, so that the order of drawing leaves no trace
+                # sorted: the order of drawing must not matter
                 parts.append(ClientPart(len(parts), domain.name, torch.from_numpy(np.sort(rows))))
     return tuple(parts)
 
@@ -260,7 +289,10 @@ def partition_clients(
 def hold_out_rows(
     parts: Iterable[ClientPart], share: float, seed: int
 ) -> tuple[tuple[ClientPart, ...], dict[str, Tensor]]:
-    """The parts without a share of each client's rows, and these rows by domain."""
+    """Take a share of each client's rows away, for validation.
+
+    Returns the parts without these rows, and the rows by domain.
+    """
     left: list[ClientPart] = []
     held: dict[str, list[Tensor]] = {}
     for part in parts:
@@ -274,9 +306,10 @@ def hold_out_rows(
 def unused_rows(
     parts: Iterable[ClientPart], benchmark: Benchmark, samples: int, seed: int
 ) -> dict[str, Tensor]:
-    """Training rows that no client holds, by domain: `samples` in all, the same from each domain.
+    """Training rows that no client holds, by domain, as public images.
 
-    A domain with too few left gives what it has.
+    `samples` is the total over domains, with the same number from each; a domain with too few
+    unused rows gives all it has.
     """
     held: dict[str, list[Tensor]] = {domain.name: [] for domain in benchmark.domains}
     for part in parts:
@@ -310,7 +343,7 @@ class ClientPartRecord(TypedDict):
 
 
 def parts_to_records(parts: Iterable[ClientPart], benchmark: Benchmark) -> list[ClientPartRecord]:
-    """Parts of a benchmark as plain data."""
+    """The parts as plain data for partition.json, with counts per class."""
     labels = {domain.name: domain.train.labels for domain in benchmark.domains}
     records: list[ClientPartRecord] = []
     for client, domain, rows in parts:

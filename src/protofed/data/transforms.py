@@ -1,4 +1,4 @@
-"""From stored images to a net's input: resizing once at load, augmentation batch by batch."""
+"""From stored images to the input of a net: resize once when loading, augment every batch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from protofed.errors import ProtofedError
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-LUMA = (0.299, 0.587, 0.114)  # ITU-R 601: how bright red, green and blue look
-RESIZE_VALUES = 2**22  # floats that resizing holds at a time, 16 MB
+LUMA = (0.299, 0.587, 0.114)  # ITU-R 601: perceived brightness of red, green and blue
+RESIZE_VALUES = 2**22  # floats held at a time while resizing, 16 MB
 
 
 def resize_images(images: Tensor, side: int) -> Tensor:
-    """Images [N, H, W, C] uint8 as [N, side, side, C] uint8; the input itself if it fits."""
+    """Resize images [N, H, W, C] uint8 to [N, side, side, C] uint8.
+
+    Images of the right size are returned as they are. Bilinear with antialiasing; works in chunks
+    to limit memory.
+    """
     count, height, width, channels = images.shape
     if (height, width) == (side, side):
         return images
@@ -38,19 +42,23 @@ def _interpolate(images: Tensor, side: int) -> Tensor:
 
 
 def pixel_statistics(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
-    """Some numbers as a tensor in a device's memory."""
+    """Some numbers as a float tensor on a device."""
     return torch.tensor(numbers, device=device)
 
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Random crop and flip in training, then colours, floats and normalisation."""
+    """How stored images become the input of a net: random crop and flip, then normalisation.
+
+    `augment` is for training, `normalize` for evaluation. Grey images are repeated for nets with
+    three channels, and colour images become grey for nets with one.
+    """
 
     mean: tuple[float, ...]  # of red, green and blue, on a scale from 0 to 1
     std: tuple[float, ...]
     channels: int = 3  # that the net takes: 1 or 3
     pad: int = 4  # black pixels on each side before the crop; 0 for no crop
-    flip: bool = True  # left to right, every second image on average
+    flip: bool = True  # left to right, half of the images on average
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -64,11 +72,14 @@ class ImageTransform:
             raise ProtofedError(f"pad counts black pixels, 0 or more, got pad = {self.pad}")
 
     def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
-        """Stored images [B, H, W, 1 or 3] uint8 as an augmented net input [B, channels, H, W]."""
+        """Stored images [B, H, W, 1 or 3] uint8 as augmented input [B, channels, H, W].
+
+        All random choices come from `draw`.
+        """
         return self._normalise(self._crop(images, draw))
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Stored images [B, H, W, 1 or 3] uint8 as a net's input [B, channels, H, W]."""
+        """Stored images [B, H, W, 1 or 3] uint8 as input [B, channels, H, W], not augmented."""
         return self._normalise(images)
 
     def _crop(self, images: Tensor, draw: torch.Generator) -> Tensor:

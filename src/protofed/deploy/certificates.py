@@ -19,7 +19,10 @@ DAY = datetime.timedelta(days=1)
 
 
 def require_cryptography() -> None:
-    """Stop with the command to type where the library is not installed."""
+    """Stop with the command to type if the ``cryptography`` library is not installed.
+
+    It comes with Flower; a plain installation of protofed does not have it.
+    """
     try:
         import cryptography  # noqa: F401
     except ImportError as fault:
@@ -29,7 +32,11 @@ def require_cryptography() -> None:
 
 
 def new_authority(days: int) -> tuple[bytes, bytes]:
-    """Private key and certificate of a new authority that signs for one federation."""
+    """Make the authority that signs the server's certificate of one federation.
+
+    Returns its private key and its self-signed certificate, both as PEM. It can sign certificates
+    of servers only, not of further authorities.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -44,7 +51,12 @@ def new_authority(days: int) -> tuple[bytes, bytes]:
 def server_certificate(
     host: str, days: int, signer: EllipticCurvePrivateKey, ca: bytes
 ) -> tuple[bytes, bytes]:
-    """Private key and certificate of a server at `host`, which also holds on its own machine."""
+    """Make the certificate of a server at `host`, signed by the federation's authority.
+
+    `signer` is the authority's private key and `ca` its certificate as PEM. Returns the server's
+    private key and certificate, both as PEM. The certificate is also valid for ``localhost``,
+    because `submit` talks to the server on its own machine.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -56,7 +68,8 @@ def server_certificate(
     if _now() + days * DAY > issuer.not_valid_after_utc:
         raise ProtofedError(
             f"the federation's authority ends on {issuer.not_valid_after_utc:%Y-%m-%d}, before a "
-            f"certificate of {days} days would\ngive fewer --days, or begin a new folder of keys"
+            f"certificate of {days} days would",
+            hint="choose fewer <days>, or begin a new folder of keys",
         )
     key = ec.generate_private_key(ec.SECP256R1())
     draft = _draft("protofed server", "protofed federation", key.public_key(), days)
@@ -73,7 +86,10 @@ def server_certificate(
 
 
 def new_site_key(name: str) -> tuple[bytes, bytes]:
-    """A site's private and public key in SSH's format; of the curves, Flower takes NIST's alone."""
+    """Make a key pair for a site: the private key, and the public key with `name` as comment.
+
+    Both are in the format of SSH. The curve is P-384, one of the three that Flower accepts.
+    """
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -84,14 +100,17 @@ def new_site_key(name: str) -> tuple[bytes, bytes]:
 
 
 def read_private_key(path: Path) -> EllipticCurvePrivateKey:
-    """The authority's private key."""
+    """Read the authority's private key from its PEM file.
+
+    A key that is missing, damaged or of another kind is an error that says what to do.
+    """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     if not path.exists():
         raise ProtofedError(
-            f"a server's certificate is signed with {path}, which is not there\n"
-            f"run this where the keys were first made, or begin a new folder of keys"
+            f"a server's certificate is signed with {path}, which is not there",
+            hint="run this where the keys were first made, or begin a new folder of keys",
         )
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
@@ -103,7 +122,7 @@ def read_private_key(path: Path) -> EllipticCurvePrivateKey:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """A certificate from its file."""
+    """Read a certificate from its PEM file; an error names a file that is none."""
     from cryptography import x509
 
     try:
@@ -113,15 +132,18 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def check_host(path: Path, host: str) -> None:
-    """Stop where a server's certificate is for other hosts."""
+    """Stop if the certificate at `path` was made for other hosts than `host`.
+
+    Sites would refuse a server that shows it, so this is found out when keys are made.
+    """
     from cryptography import x509
 
     found = read_certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     hosts = [str(name.value) for name in found.value]
     if host not in hosts:
         raise ProtofedError(
-            f"{path} is a certificate for {', '.join(hosts)}, not for {host}\n"
-            f"for a new one, remove server.crt and server.key beside it, and try again"
+            f"{path} is a certificate for {', '.join(hosts)}, not for {host}",
+            hint="for a new one, remove server.crt and server.key beside it, and try again",
         )
 
 
@@ -145,7 +167,7 @@ def _draft(subject: str, issuer: str, public: object, days: int) -> x509.Certifi
 
 
 def _usage(signs: bool) -> x509.KeyUsage:
-    """What a key is for: to sign certificates, or to prove who a server is."""
+    """What a key is for: to sign certificates, or to prove the identity of a server."""
     from cryptography import x509
 
     return x509.KeyUsage(

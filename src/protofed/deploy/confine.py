@@ -31,34 +31,47 @@ NEEDED = ("/etc", "/lib", "/lib64", "/usr", "/dev/null", "/dev/urandom", "/run/s
 
 
 class LandlockRuleset(ctypes.Structure):
-    """The rights that the rules are about."""
+    """The rights that a set of rules is about, as the kernel's structure has them.
+
+    A right named here is given up, except where a rule grants it.
+    """
 
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64))
 
 
 class LandlockPathRule(ctypes.Structure):
-    """Rights to a folder and all below it."""
+    """A rule of Landlock: rights to a folder and everything below it."""
 
     _pack_ = 1
     _fields_ = (("rights", ctypes.c_uint64), ("folder", ctypes.c_int32))
 
 
 def landlock_version() -> int:
-    """The version of Landlock that this kernel has; 0 for none."""
+    """The version of Landlock that this kernel offers; 0 for none.
+
+    Version 1 restricts files (Linux 5.13), version 4 also TCP (Linux 6.7).
+    """
     if not sys.platform.startswith("linux"):
         return 0
     return max(0, _call(CREATE_RULESET, None, 0, VERSION_FLAG))
 
 
 def interpreter_folders() -> list[Path]:
-    """What a Python process has to read to go on importing modules and finding hosts."""
+    """What a Python process has to read to import more modules and to resolve host names.
+
+    These are the interpreter, its packages, this package, and a few places of the system.
+    """
     package = Path(__file__).resolve().parents[1]
     own = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent, package}
     return [*(path.resolve() for path in own), *map(Path, NEEDED)]
 
 
 def restrict_files(readable: Iterable[Path], writable: Iterable[Path] = ()) -> bool:
-    """Let this process read below some folders, and write below others; whether it was possible."""
+    """Give up all files but those below some folders, for good; False if the kernel cannot.
+
+    `readable` folders can be read, `writable` ones also written to. It holds for this thread and
+    for everything it starts, so it must come before any other thread does.
+    """
     version = landlock_version()
     if not version:
         return False
@@ -68,7 +81,10 @@ def restrict_files(readable: Iterable[Path], writable: Iterable[Path] = ()) -> b
 
 
 def forbid_tcp() -> bool:
-    """Let this process neither call anybody nor listen; whether that was possible."""
+    """Give up all TCP, calling as well as listening, for good; False if the kernel cannot.
+
+    Unix sockets stay: the worker of a site answers at one.
+    """
     if landlock_version() < TCP_SINCE:
         return False
     return _restrict(LandlockRuleset(0, ALL_TCP), ctypes.sizeof(LandlockRuleset), ())
@@ -110,7 +126,10 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def main() -> None:
-    """Give up what the arguments say, then be the module that they name."""
+    """Give up what the arguments say, then run the module that they name in this process.
+
+    ``python -m protofed.deploy.confine --read=KEYS --write=OWN -- protofed.deploy.site_link ...``
+    """
     parser = argparse.ArgumentParser()
     for name in ("read", "write"):
         parser.add_argument(f"--{name}", action="append", default=[], type=Path)

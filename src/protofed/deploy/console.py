@@ -1,43 +1,55 @@
-"""What people are told: a line for each thing that was looked at, or that happened."""
+"""Lines for people: the result of a check, or something that happened."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from protofed.errors import printable_text
+from protofed.errors import printable_text, python_option, render_options
 
 MOST_NAMED = 5
+NETWORK = "is the server running, the port open in its firewall, and the address right?"
 
 
 class CheckLine(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check: what was checked, how it went, and how to fix it.
+
+    `ok` is None for what works but should be known. `fix` may name options as the hint of a
+    `ProtofedError` does: ``choose another <home>``.
+    """
 
     name: str
-    ok: bool | None  # None: it will do, but somebody should know
+    ok: bool | None
     text: str
     fix: str = ""
 
 
-def format_check_lines(lines: list[CheckLine]) -> str:
-    """The lines for people; what is wrong comes with what to do."""
+def format_check_lines(
+    lines: list[CheckLine], option: Callable[[str, str], str] = python_option
+) -> str:
+    """The lines for people, in columns; what is wrong comes with what to do.
+
+    `option` writes an option of a fix with its value, as for `ProtofedError.render`.
+    """
     words = {True: "ok", False: "FAIL", None: "note"}
     wide = max(len(line.name) for line in lines)
     shown = []
     for line in lines:
         shown.append(printable_text(f"{words[line.ok]:<5} {line.name:<{wide}}  {line.text}"))
         if line.fix and not line.ok:
-            shown.append(printable_text(f"{'':<5} {'':<{wide}}  -> {line.fix}"))
+            fix = render_options(line.fix, option)
+            shown.append(printable_text(f"{'':<5} {'':<{wide}}  -> {fix}"))
     return "\n".join(shown)
 
 
 def print_line(text: str) -> None:
-    """A line at once; work goes on where nobody reads it, as after `join | head`."""
+    """Print a line at once; without a reader, as after ``join | head``, work continues."""
     with suppress(OSError, ValueError):
         print(printable_text(text), flush=True)
 
 
 def name_some(names: list[str] | tuple[str, ...]) -> str:
-    """The first of some names, and how many more there are."""
+    """The first of some names, and how many more there are: ``a, b, c, d, e and 2 more``."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

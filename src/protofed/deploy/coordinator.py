@@ -26,7 +26,7 @@ from protofed.engines.flower_engine import (
     SiteRoster,
 )
 from protofed.engines.site_protocol import SiteRequest
-from protofed.errors import ProtofedError, printable_text
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.experiment import run_records
 from protofed.experiment.remote_experiment import (
     FEDERATION,
@@ -36,7 +36,6 @@ from protofed.experiment.remote_experiment import (
 )
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import ExperimentRun, RunProgress, default_folder
-from protofed.federation.build import Federation
 from protofed.federation.remote_sites import (
     SiteDescription,
     agreed_classes,
@@ -51,12 +50,16 @@ from protofed.spec.experiment_spec import Experiment, describe_method
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A run to be played."""
+    """What `protofed submit` was asked to run.
+
+    `sites` names the sites that must take part; if it is empty, `count` says how many of any name,
+    and without either all registered sites take part.
+    """
 
     spec: dict[str, Any]
     here: str  # the folder in which `submit` was called
     out: str  # the run folder; "" for the default one
-    sites: tuple[str, ...]  # who must take part; none for whoever is there
+    sites: tuple[str, ...]  # which must take part; empty for any that are online
     count: int  # of sites that must be there
     deadline: float  # seconds for one exchange
     wait: float  # seconds for the sites to come online
@@ -64,26 +67,29 @@ class SubmittedJob:
 
 
 class JobListener(Protocol):
-    """Who hears how a job goes."""
+    """Receives the progress of a job, in this order: waiting, begins, watch."""
 
     def waiting(self, words: str) -> None:
-        """Who or what is waited for."""
+        """A line on what the job waits for, before and during its rounds."""
 
     def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
-        """What the run is, where it goes, and how many rounds are behind it."""
+        """The experiment, the folder it goes to, and how many rounds are finished already."""
 
     def watch(self, progress: RunProgress) -> None:
-        """How far the run is."""
+        """The progress after each round."""
 
 
 PAUSE = 0.5  # seconds between two looks
 
 
 class SitePresence(NamedTuple):
-    """Who is online, and who of those that must be is not."""
+    """Which sites are online, and which of those that must be are not.
+
+    `here` are all that are online, `there` those of them that take part, both sorted by name.
+    """
 
     here: list[str]  # whether they are wanted or not
-    there: list[str]  # who takes part, in the order of their names
+    there: list[str]  # those that take part, sorted by name
     missing: list[str]
     needed: int  # of whatever names
     nameless: int  # connected, but has not said its name yet
@@ -95,7 +101,7 @@ class SitePresence(NamedTuple):
 
     @property
     def seen(self) -> str:
-        """Who is online, for people."""
+        """Which sites are online, for people."""
         names = f"there: {', '.join(self.here) or 'none'}"
         if self.nameless == 1:
             return f"{names}; 1 more is connected but has not said its name yet"
@@ -103,57 +109,69 @@ class SitePresence(NamedTuple):
         return names + more * bool(self.nameless)
 
 
-def look_for_sites(post: SiteMessenger, job: SubmittedJob, known: Collection[str]) -> SitePresence:
-    """Look once; a run that goes on wants the sites that it knows."""
-    here = sorted(post.online())
+def look_for_sites(
+    messenger: SiteMessenger, job: SubmittedJob, known: Collection[str]
+) -> SitePresence:
+    """Look once at which sites are online.
+
+    A resumed run needs the sites that it has `known`; a new one those that its job names, or any.
+    """
+    here = sorted(messenger.online())
     wanted = sorted(known or job.sites or here)
     there = [name for name in wanted if name in here]
     missing = [name for name in wanted if name not in here]
-    return SitePresence(here, there, missing, max(1, job.count), post.nameless)
+    return SitePresence(here, there, missing, max(1, job.count), messenger.nameless)
 
 
 def wait_for_sites(
-    post: SiteMessenger,
+    messenger: SiteMessenger,
     job: SubmittedJob,
     known: Collection[str],
     least: int,
     tell: Callable[[str], None],
 ) -> list[str]:
-    """The sites that are there, in the order of their names; waits for those that must be.
+    """Wait until all sites that a run needs are online; return their names, sorted.
 
-    For those that may have gone for good, half of the time: the others need the rest.
+    Reports through `tell` which sites are missing, whenever that changes. A resumed run needs only
+    `least` of the sites it knows: it waits half of the job's time for the others, which may be gone
+    for good, and leaves the rest of the time for the sites to describe themselves.
     """
-    began, told = time.monotonic(), ""
-    while not (roll := look_for_sites(post, job, known)).complete:
-        enough = bool(known) and len(roll.there) >= least
+    began, reported = time.monotonic(), ""
+    while not (presence := look_for_sites(messenger, job, known)).complete:
+        enough = bool(known) and len(presence.there) >= least
         if time.monotonic() - began > job.wait / (2 if enough else 1):
-            return _without(roll, enough, job.wait)
-        words = f"waiting for {', '.join(roll.missing) or f'{roll.needed} sites'} ({roll.seen})"
-        if words != told:
+            return _without(presence, enough, job.wait)
+        awaited = ", ".join(presence.missing) or count_noun(presence.needed, "site")
+        words = f"waiting for {awaited} ({presence.seen})"
+        if words != reported:
             tell(words)
-        told = words
+        reported = words
         time.sleep(PAUSE)
-    return roll.there
+    return presence.there
 
 
-def _without(roll: SitePresence, enough: bool, seconds: float) -> list[str]:
-    """Those that are there after all the waiting, if a run can go on with them."""
+def _without(presence: SitePresence, enough: bool, seconds: float) -> list[str]:
+    """The sites that came online in time, if a run can continue with them."""
     if enough:
-        return roll.there
-    missing = ", ".join(roll.missing)
-    lacking = f"missing: {missing}" if missing else f"{roll.needed} are needed"
+        return presence.there
+    missing = ", ".join(presence.missing)
+    lacking = f"missing: {missing}" if missing else f"{presence.needed} are needed"
     raise ProtofedError(
-        f"not all sites came online within {seconds:g} s; {roll.seen}; {lacking}\n"
-        f"let them run protofed join, or name those that shall take part with --sites"
+        f"not all sites came online within {seconds:g} s; {presence.seen}; {lacking}",
+        hint="start `protofed join` there, or name the sites that take part with <sites>",
     )
 
 
 LEAST_SECONDS = 5.0  # in which a site describes itself that came at the last moment
 
 
-def coordinate_run(post: SiteMessenger, job: SubmittedJob, listener: JobListener) -> RunDir:
-    """Ask the sites, then play the run with them, or go on with it; the folder of the run."""
-    offers = gather_descriptions(post, job, listener.waiting)
+def coordinate_run(messenger: SiteMessenger, job: SubmittedJob, listener: JobListener) -> RunDir:
+    """Play a job from the sites' descriptions to the finished run; return its run folder.
+
+    Asks the sites what they hold, agrees with them on an experiment, and runs or resumes it. A run
+    that is finished already is returned as it is. `listener` follows the progress.
+    """
+    offers = gather_descriptions(messenger, job, listener.waiting)
     experiment = remote_experiment(job.spec, offers)
     folder = RunDir(Path(job.here) / (job.out or default_folder(experiment)))
     folder.check(experiment)
@@ -161,8 +179,8 @@ def coordinate_run(post: SiteMessenger, job: SubmittedJob, listener: JobListener
     begun = None if done else folder.newest()
     if begun and not job.resume:
         raise ProtofedError(
-            f"{folder.path} holds a run that was begun and not finished\n"
-            f"give --resume to go on with it, or another --out"
+            f"{folder.path} holds a run that was begun and not finished",
+            hint="use <resume> to continue it, or choose another <out>",
         )
     if done:
         listener.waiting(f"already finished, read from {folder.path}")
@@ -173,31 +191,21 @@ def coordinate_run(post: SiteMessenger, job: SubmittedJob, listener: JobListener
     with torch_threads(experiment.threads), folder.locked():
         folder.open(experiment)
         name = _run_name(folder, offers, experiment.digest)
-        told = RunInfo(name, run_description(experiment, offers), experiment.rounds)
-        fleet = SiteRoster(remote_clients(experiment), test_sizes(experiment, offers))
-        engine = _engine(post, experiment, federation, fleet, told, job.deadline)
-        made = ExperimentRun(experiment, experiment.method, folder, federation, engine)
-        with closing(made) as run:
+        about = RunInfo(name, run_description(experiment, offers), experiment.rounds)
+        roster = SiteRoster(remote_clients(experiment), test_sizes(experiment, offers))
+        method, server, least = experiment.method, federation.server, experiment.min_clients
+        where = messenger, method, server, roster, about
+        engine: FlowerEngine[Any, Any] = FlowerEngine(*where, job.deadline, least)
+        run = ExperimentRun(experiment, method, folder, federation, engine)
+        with closing(run):
             run.play(listener.watch)
     return folder
-
-
-def _engine(
-    post: SiteMessenger,
-    experiment: Experiment,
-    federation: Federation,
-    fleet: SiteRoster,
-    told: RunInfo,
-    deadline: float,
-) -> FlowerEngine[Any, Any]:
-    method, server, least = experiment.method, federation.server, experiment.min_clients
-    return FlowerEngine(post, method, server, fleet, told, deadline, least)
 
 
 def _run_name(folder: RunDir, offers: Sequence[SiteDescription], digest: str) -> str:
     """The name under which the sites keep their states: made once for a run folder.
 
-    It begins with the digest, so that a site's log and the coordinator speak of the same run.
+    It begins with the digest, so it can be recognised in a site's log.
     """
     record = folder.path / RECORD
     if folder.newest() is None or not record.exists():
@@ -206,15 +214,17 @@ def _run_name(folder: RunDir, offers: Sequence[SiteDescription], digest: str) ->
 
 
 def gather_descriptions(
-    post: SiteMessenger, job: SubmittedJob, tell: Callable[[str], None]
+    messenger: SiteMessenger, job: SubmittedJob, tell: Callable[[str], None]
 ) -> list[SiteDescription]:
-    """What the sites offer, once all are there that must be; `tell` is told who is waited for.
+    """Wait for the sites of a job and return what they say of themselves, sorted by name.
 
-    A run that goes on can do so without a site that was there before, while enough are left.
+    Every site must answer with a description that can be true, and all must have the same classes.
+    A resumed run can continue without a site that it knew before, while `min_clients` are left; the
+    earlier description then stands in. `tell` receives what is waited for.
     """
     end = time.monotonic() + job.wait
     experiment, known = remote_experiment(job.spec), _known(job)
-    names = wait_for_sites(post, job, known, experiment.min_clients, tell)
+    names = wait_for_sites(messenger, job, known, experiment.min_clients, tell)
     tell(f"asking {', '.join(names)} what they hold")
     about = {
         "method": describe_method(experiment.method),
@@ -224,25 +234,27 @@ def gather_descriptions(
     }
     ask = SiteRequest("describe", json.dumps(about), session=secrets.token_hex(8))
     seconds = max(end - time.monotonic(), LEAST_SECONDS)
-    letter = OutgoingRequest(pack_tree(ask), 4 * FRAME)
-    answers = post.ask(dict.fromkeys(names, letter), seconds, len(names))
-    offers, faults = [], []
+    request = OutgoingRequest(pack_tree(ask), 4 * FRAME)
+    answers = messenger.ask(dict.fromkeys(names, request), seconds, len(names))
+    offers, faults, hints = list[SiteDescription](), list[str](), list[str]()
     for name in names:
         try:
             offers.append(parse_site_description(name, ask, answers[name]))
         except ProtofedError as fault:
-            faults.append(printable_text(f"{name}: {fault}"))
+            faults.append(printable_text(f"{name}: {fault.args[0]}"))
+            hints += [fault.hint] if fault.hint else []
     if faults:
-        slow = any(isinstance(answer, NoAnswer) for answer in answers.values())
-        hint = "\na site that reads many images for the first time needs a longer --wait" * slow
-        raise ProtofedError("not every site can take part:\n" + "\n".join(faults) + hint)
+        if any(isinstance(answer, NoAnswer) for answer in answers.values()):
+            hints.append("a site that reads many images for the first time needs a longer <wait>")
+        text = "\n".join(["not every site can take part:", *faults])
+        raise ProtofedError(text, hint="\n".join(hints))
     offers += [offer for name, offer in known.items() if name not in names]
     agreed_classes(offers)
     return sorted(offers)
 
 
 def _known(job: SubmittedJob) -> dict[str, SiteDescription]:
-    """What the sites of a run that goes on have offered before."""
+    """What the sites of a resumed run have described before, by name."""
     folder = Path(job.here) / job.out
     if not job.resume or not job.out or not (folder / RECORD).exists():
         return {}
@@ -250,9 +262,10 @@ def _known(job: SubmittedJob) -> dict[str, SiteDescription]:
 
 
 def finished_run(job: SubmittedJob) -> RunDir | None:
-    """The folder of a job whose run is finished: to read it, nobody has to be asked.
+    """The folder of a job whose run is finished, if it is: no site is needed to read it.
 
-    The default folder's name depends on the sites' images, so that it is not known here.
+    Only a folder that the job names can be found so: the name of the default folder depends on the
+    sites' images, which are not known here.
     """
     folder = RunDir(Path(job.here) / job.out)
     if not job.out or not folder.done.exists() or not (folder.path / RECORD).exists():
@@ -262,19 +275,20 @@ def finished_run(job: SubmittedJob) -> RunDir | None:
 
 
 def submit_job(job: SubmittedJob, home: Path, listener: JobListener) -> RunDir:
-    """Play a job with the server whose files are in `home`; the folder of its run.
+    """Play a job with the server whose files are in `home`; return its run folder.
 
-    The run ends with this process: who wants it to outlive a terminal lets it run in a service.
+    The run ends with this process; to outlive a terminal it has to run in a service.
     """
     server = find_server(home)
     if unknown := [name for name in job.sites if server.sites and name not in server.sites]:
         raise ProtofedError(
-            f"--sites: the server has no key of {', '.join(unknown)}; it has those of "
-            f"{', '.join(server.sites)}\n`protofed keys` adds sites"
+            f"the server has no key of {', '.join(unknown)}; it has those of "
+            f"{', '.join(server.sites)}",
+            hint="name some of those with <sites>; `protofed keys` adds sites",
         )
     if not job.sites and not job.count:
         job = replace(job, sites=server.sites)
     from protofed.deploy.run_channel import RunChannel  # Flower takes a second to load
 
     with RunChannel(server.url, server.secret, server.ca) as channel:
-        return coordinate_run(SiteMessenger(channel), job, listener)
+        return coordinate_run(SiteMessenger(channel, listener.waiting), job, listener)

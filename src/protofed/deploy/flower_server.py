@@ -13,9 +13,18 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from flwr.proto.control_pb2 import RegisterNodeRequest, RegisterNodeResponse
-
 from protofed.deploy.flower_client import CallError, FlowerClient, bundle_hash
+from protofed.deploy.flower_compat import (
+    OBJECT_FRAME,
+    ServerHandlers,
+    has_more_objects,
+    max_object_count,
+    read_pushed_reply,
+    register_site,
+    replace_server_handlers,
+    run_superlink,
+    server_handlers,
+)
 from protofed.deploy.site_keyring import public_bytes, read_key_file
 from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_pipe
@@ -24,36 +33,37 @@ LOOK = 2.0  # seconds between two looks at the folder
 
 
 class KeyRegistry:
-    """The sites whose keys are registered; `tell` is told of files that hold no key."""
+    """Registers the sites' public keys with Flower's server, and follows their folder.
+
+    `folder` holds a ``NAME.pub`` per site. `tell` receives a line for each file that holds no
+    usable key, once per reason. The names of the sites that may join are in `names`.
+    """
 
     def __init__(self, client: FlowerClient, folder: Path, tell: Callable[[str], None]):
         self.client, self.folder, self.tell = client, folder, tell
         self.names: tuple[str, ...] = ()  # of the sites that may join
         self.registered: set[bytes] = set()
-        self.refused: dict[str, str] = {}  # why, by the name of a file; told once
+        self.refused: dict[str, str] = {}  # the reason by the name of a file, reported once
 
     def update(self) -> bool:
-        """Let Flower know of new keys; whether the sites that may join are others than before.
+        """Register new keys; True if the sites that may join have changed.
 
-        A key that is removed stays known to Flower, which takes none twice: the gate shuts it out.
+        Flower takes no key twice and forgets none, so a removed key stays known to it; the gate
+        keeps that site out.
         """
         before, self.names = self.names, ()
         for name, public in self._read().items():
             try:
                 if public not in self.registered:
-                    self._register(name, public)
+                    register_site(self.client.call, name, public)
                     self.registered.add(public)
                 self.names = (*self.names, name)
             except CallError as fault:
                 self._refuse(name, f"Flower does not take it: {fault}")
         return self.names != before
 
-    def _register(self, name: str, public: bytes) -> None:
-        asked = RegisterNodeRequest(public_key=public, name=name)
-        self.client.call("control/register-node", asked, RegisterNodeResponse)
-
     def _read(self) -> dict[str, bytes]:
-        """The keys of the folder by name; a file that holds none is told of and passed over."""
+        """The keys of the folder by name; a file without one is reported and skipped."""
         found: dict[str, bytes] = {}
         for file in sorted(self.folder.glob("*.pub")):
             held = read_key_file(str(file))
@@ -91,7 +101,7 @@ SECRET_FILE = "PROTOFED_SERVER_SECRET"  # in the environment: where the secret i
 SECRET_HEADER = "protofed-secret"
 OPEN = ("/health",)
 FLEET = "/v1/fleet/"
-# The calls of `serve` and `submit`; Flower has fifty more, and nobody here needs them.
+# The calls of `serve` and `submit`; Flower has fifty more that are not needed here.
 OWN = {
     *("/v1/control/start-run", "/v1/control/register-node"),
     *("/v1/runtime/acquire-task", "/v1/runtime/send-task-heartbeat"),
@@ -105,15 +115,14 @@ MOST_SESSIONS = 10_000  # answers that are on their way into memory at the same 
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Handler = Callable[..., Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class ServerGuard:
-    """Passes on calls that bring the secret, of any length that ours have; all else is refused.
+    """ASGI middleware before Flower's server: only calls that bring the secret reach it.
 
-    In a federation with keys the gate brings it for the sites. Without keys sites call by
-    themselves, and `open_fleet` lets them.
+    With keys, the gate brings the secret for the sites. Without keys, sites call directly, and
+    `open_fleet` lets them. Bodies longer than any honest one are broken off.
     """
 
     def __init__(self, app: App, secret: str, open_fleet: bool):
@@ -136,13 +145,16 @@ class ServerGuard:
             return True
         if path.startswith(FLEET) and self.open_fleet:
             return True
-        told = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
-        known = hmac.compare_digest(told, self.secret)
+        given = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
+        known = hmac.compare_digest(given, self.secret)
         return known and (path in OWN or path.startswith(FLEET))
 
 
 def bounded(receive: Receive) -> Receive:
-    """A request's body, broken off where it is longer than any of ours."""
+    """Wrap an ASGI `receive` so it breaks off a body longer than any honest one.
+
+    To Flower it looks as if the client had hung up.
+    """
     taken = 0
 
     async def next_piece() -> MutableMapping[str, Any]:
@@ -155,7 +167,11 @@ def bounded(receive: Receive) -> Receive:
 
 
 class ReplyLimits:
-    """How many bytes each answer of a site may still bring."""
+    """How many bytes each reply that is being handed in may still bring.
+
+    The limit of a reply is known from the request that it answers. Flower gives the parts of one
+    reply a session, by which they are counted here.
+    """
 
     def __init__(self) -> None:
         self.left: OrderedDict[str, int] = OrderedDict()  # by Flower's session of one answer
@@ -178,53 +194,61 @@ class ReplyLimits:
 
 
 def limit_text(most: int) -> str:
-    """A limit as it stands in the head of a letter; Flower calls that place a group."""
+    """The size limit of an answer, as text for the head of a request.
+
+    Flower keeps such a text, which it calls a group, with the request, so the server finds it when
+    the answer comes.
+    """
     return f"at-most-{most}"
 
 
 def limit_from(text: str) -> int:
-    """What `limit_text` wrote; nothing where somebody else wrote the letter."""
+    """The limit in bytes that `limit_text` wrote; 0 for any other text.
+
+    So a request that the coordinator did not write allows no answer.
+    """
     number = text.removeprefix("at-most-")
     return int(number) if number.isdecimal() and len(number) < 16 else 0
 
 
 class GuardedHandlers:
-    """Flower's own handlers, each behind a check of ours."""
+    """Flower's own handlers, each behind a check of ours.
 
-    def __init__(self, start_run: Handler, push_messages: Handler, push_object: Handler):
-        self.start_run, self.push_messages, self.push_object = start_run, push_messages, push_object
+    They start no app but protofed's, take no reply in the name of another site, and take no more
+    bytes than the coordinator expects.
+    """
+
+    def __init__(self, flower: ServerHandlers):
+        self.flower = flower
         self.limits = ReplyLimits()
 
-    def start_ours(self, request: Any, *rest: Any, **more: Any) -> Any:
+    def start_run(self, request: Any, *rest: Any, **more: Any) -> Any:
         """Start a run, if it is under our bundle."""
         if hashlib.sha256(request.fab.content).hexdigest() != bundle_hash() or request.app_spec:
             raise _refused(403, "only protofed's own app is started here")
-        return self.start_run(request, *rest, **more)
+        return self.flower.start_run(request, *rest, **more)
 
-    def push_reply(self, request: Any, state: Any) -> Any:
+    def push_messages(self, request: Any, state: Any) -> Any:
         """Take the head of an answer, if it is the site's own and no longer than was expected."""
-        from protofed.deploy.flower_client import OBJECT_FRAME, has_more_objects, most_objects
-
-        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        reply = read_pushed_reply(request, state)
+        if reply is None:
             raise _refused(400, "one answer at a time")
-        head, tree = request.messages_list[0].metadata, request.message_object_trees[0]
-        if head.src_node_id != request.node.node_id:
+        if reply.claimed_by != reply.pushed_by:
             raise _refused(403, "an answer in the name of another site")
-        asked = state.message_ins_store.get(head.reply_to_message_id)
-        most = limit_from(asked.metadata.group_id) if asked else 0
-        objects = most_objects(most)
-        if has_more_objects(tree, objects):
+        most = limit_from(reply.group)
+        objects = max_object_count(most)
+        if has_more_objects(reply.tree, objects):
             raise _refused(413, f"at most {most} bytes are expected")
-        answer = self.push_messages(request, state)
+        answer = self.flower.push_messages(request, state)
         if answer.objects_to_push:
             self.limits.begin(answer.session_id, most + objects * OBJECT_FRAME)
         return answer
 
-    def push_part(self, request: Any, state: Any) -> Any:
+    def push_object(self, request: Any, state: Any) -> Any:
         """Take a part of an answer, if it still fits."""
         if not self.limits.takes(request.session_id, len(request.object_content)):
             raise _refused(413, "more than was expected")
-        return self.push_object(request, state)
+        return self.flower.push_object(request, state)
 
 
 def _refused(status: int, reason: str) -> Exception:
@@ -234,33 +258,32 @@ def _refused(status: int, reason: str) -> Exception:
 
 
 def install_guard(secret: str, open_fleet: bool) -> None:
-    """Put our checks before Flower's own handlers; the tests look whether they hold."""
-    from flwr.superlink import extensions
-    from flwr.superlink.servicer.control import control_handlers
-    from flwr.superlink.servicer.fleet import fleet_handlers
+    """Put our checks before Flower's own handlers, in the process of the server.
+
+    `open_fleet` lets sites call without the secret, for a server without keys. The tests verify
+    with a real server that the checks hold.
+    """
     from starlette.middleware import Middleware
 
     logging.getLogger("uvicorn.access").addFilter(lambda record: False)  # sites ask all the time
-    guarded = GuardedHandlers(
-        control_handlers.start_run, fleet_handlers.push_messages, fleet_handlers.push_object
-    )
-    control_handlers.start_run = guarded.start_ours
-    fleet_handlers.push_messages = guarded.push_reply
-    fleet_handlers.push_object = guarded.push_part
+    guarded = GuardedHandlers(server_handlers())
     guard = Middleware(ServerGuard, secret=secret, open_fleet=open_fleet)
-    extensions.get_middleware = lambda: (guard,)
+    replace_server_handlers(
+        ServerHandlers(guarded.start_run, guarded.push_messages, guarded.push_object), (guard,)
+    )
 
 
 def superlink_main() -> None:
-    """``flower_server ARGUMENTS... --life HANDLE``: a guarded `flower-superlink`."""
+    """Run a guarded ``flower-superlink``: ``flower_server ARGUMENTS... --life HANDLE``.
+
+    The arguments are Flower's own. The process ends when the other end of the pipe HANDLE is
+    closed.
+    """
     _, *rest = sys.argv
     *arguments, _, life = rest
     exit_with_pipe(int(life))
     install_guard(Path(os.environ[SECRET_FILE]).read_text().strip(), "--insecure" in arguments)
-    from flwr.superlink.cli import flower_superlink
-
-    sys.argv = ["flower-superlink", *arguments]
-    flower_superlink()
+    run_superlink(arguments)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,10 @@ def serve_tls(
     key: Path,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve an ASGI app with TLS until told to stop; a port that is taken is an OSError.
+    """Serve an ASGI app with TLS until stopped; a port that is taken is an OSError.
 
-    `ready` is called when connections can be made.
+    Connections, handshakes and headers are bounded in number and time. `ready` is called when
+    connections can be made.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -58,7 +59,7 @@ def serve_tls(
         loop="asyncio",  # one kind, whatever is installed: the limits below rest on its time-outs
         ws="none",
         lifespan="off",
-        proxy_headers=False,  # whoever calls is not to be believed
+        proxy_headers=False,  # what a client claims here is not trusted
         server_header=False,
         access_log=False,
         log_config=None,
@@ -74,10 +75,10 @@ def serve_tls(
 
 
 class BoundedServer(uvicorn.Server):
-    """Uvicorn's server, but a connection is counted before anything is said on it.
+    """Uvicorn's server, but a connection counts from the moment it is accepted.
 
-    Uvicorn's own limit counts connections with TLS, and answers beyond it: who never starts TLS
-    would not be counted at all.
+    Uvicorn's own limit counts connections with TLS and answers those beyond it. A client that never
+    starts TLS would not be counted at all.
     """
 
     def __init__(self, config: uvicorn.Config, context: ssl.SSLContext):
@@ -103,7 +104,7 @@ class BoundedServer(uvicorn.Server):
         task.add_done_callback(self.chores.discard)
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Take whoever comes; for whom there is no place, the connection ends at once."""
+        """Accept connections; one beyond the limits is closed at once."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -132,11 +133,14 @@ class BoundedServer(uvicorn.Server):
 
 
 class ConnectionLimits:
-    """The connections that are held: so many of all, and so many of one address."""
+    """The connections that are held: at most so many in all, and so many from one address.
+
+    What is beyond a limit is closed at once, and reported in the log once a minute.
+    """
 
     def __init__(self) -> None:
         self.taken: dict[socket.socket, str] = {}
-        self.refused, self.told = 0, float("-inf")
+        self.refused, self.reported = 0, float("-inf")
 
     def take(self, accepted: socket.socket, host: str) -> socket.socket | None:
         """The connection, in a place that it leaves when it is closed; it is closed if none is."""
@@ -147,15 +151,15 @@ class ConnectionLimits:
             return connection
         accepted.close()
         self.refused += 1
-        if time.monotonic() - self.told > QUIET_SECONDS:
+        if time.monotonic() - self.reported > QUIET_SECONDS:
             text = "%d connections refused: %d are open, of these %d from %s"
             log.warning(text, self.refused, len(taken), taken.count(home), home)
-            self.refused, self.told = 0, time.monotonic()
+            self.refused, self.reported = 0, time.monotonic()
         return None
 
 
 class CountedSocket(socket.socket):
-    """A connection that leaves its place when it is closed, whoever closes it."""
+    """A connection that frees its place when it is closed, whichever code closes it."""
 
     def __init__(self, accepted: socket.socket, taken: dict[socket.socket, str]):
         family, kind, number = accepted.family, accepted.type, accepted.proto
@@ -169,14 +173,20 @@ class CountedSocket(socket.socket):
 
 
 def client_network(host: str) -> str:
-    """What counts as one address: of IPv6 a whole network, as everybody has one to himself."""
+    """What counts as one address: an IPv4 address, or a /64 network of IPv6.
+
+    Every IPv6 customer has a whole network to choose addresses from.
+    """
     if ":" not in host:
         return host
     return str(ipaddress.ip_network((host.partition("%")[0], 64), strict=False))
 
 
 class ImpatientProtocol(H11Protocol):
-    """Uvicorn's own protocol, which also hangs up on those who never finish their headers."""
+    """Uvicorn's own protocol, which also hangs up on clients that never finish their headers.
+
+    Uvicorn bounds the size of headers, but not the time in which they arrive.
+    """
 
     deadline: asyncio.TimerHandle | None = None
 
@@ -212,7 +222,7 @@ MOST_PART = 6 << 20  # of one that brings a part of an answer: Flower cuts array
 PART = b"/v1/fleet/push-object"
 PIECE_SECONDS, BODY_SECONDS = 30, 300  # between two pieces of a body, and for all of them
 PROBE = b"/health"  # `join --check` asks for it, to see that it is refused
-# What concerns one connection, or could make Flower believe that somebody else is calling.
+# What concerns one connection, or could make Flower take the caller for another.
 OWN = {
     *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
     *(b"expect", b"forwarded", b"x-real-ip", b"date", b"server", SECRET_HEADER.encode()),
@@ -224,7 +234,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class RefusedRequestError(Exception):
-    """A request that ends here, with its status and the reason."""
+    """A request that the gate answers itself, with an HTTP status and a reason."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(status, reason)
@@ -241,22 +251,28 @@ def serve_gate(
     ready: Callable[[], None] = lambda: None,
     secret: str = "",
 ) -> None:
-    """Stand at a public address until stopped; `ca` signs for an upstream of ``https://``.
+    """Stand at a public address until stopped, and pass sites' requests on to `upstream`.
 
-    With a folder of the sites' public keys, nobody else gets as far as Flower. `ready` is called
-    when the address can be reached. `secret` is what Flower's guard wants to see.
+    `cert` and `key` are the server's certificate, `ca` the authority that signs for an upstream of
+    ``https://``. With `sites`, the folder of the sites' public keys, nobody else gets as far as
+    Flower. `secret` is what Flower's guard wants to see. `ready` is called when the address can be
+    reached.
     """
     trust = ssl.create_default_context(cafile=str(ca)) if ca else True
     limits = httpx.Timeout(connect=10, read=120, write=PIECE_SECONDS, pool=120)
     pool = httpx.Limits(max_connections=100)
-    # trust_env: a proxy that somebody set for the web has no business between us and Flower.
+    # trust_env: a proxy set for the web has no business between us and Flower.
     client = httpx.AsyncClient(verify=trust, timeout=limits, limits=pool, trust_env=False)
     gate = FleetGate(client, upstream.rstrip("/"), SiteKeyring(sites) if sites else None, secret)
     serve_tls(listen, gate, cert, key, ready)
 
 
 class FleetGate:
-    """Passes requests of sites on; everything else is answered 403 and goes no further."""
+    """The ASGI app at the public port: passes requests of sites on, and refuses all others.
+
+    A request must be a POST to ``/v1/fleet/NAME`` with the signature of a known site; this is seen
+    before its body is read. Anything else gets a 401 or 403 and goes no further.
+    """
 
     def __init__(
         self, client: httpx.AsyncClient, upstream: str, known: SiteKeyring | None, secret: str = ""
@@ -301,16 +317,22 @@ class FleetGate:
 
 
 def log_refusal(scope: Scope, reason: str) -> None:
-    """A line in the log on a request that did not pass; our own checks are no warning."""
+    """Write a line on a request that did not pass to the log.
+
+    It is a warning, except for the request by which `join` checks that the gate is closed.
+    """
     probe = (scope["method"], scope["raw_path"]) == ("GET", PROBE)
-    told = f"{scope['method']} {scope['raw_path'].decode('latin-1')}"
-    client = (scope.get("client") or ["somebody"])[0]
+    request = f"{scope['method']} {scope['raw_path'].decode('latin-1')}"
+    client = (scope.get("client") or ["unknown"])[0]
     level = logging.INFO if probe else logging.WARNING
-    log.log(level, "%s: %s: %s", client, printable_text(told, 120), reason)
+    log.log(level, "%s: %s: %s", client, printable_text(request, 120), reason)
 
 
 def check_request(scope: Scope) -> None:
-    """Refuse a request that must not reach Flower."""
+    """Refuse a request that must not reach Flower, by its method, path and announced size.
+
+    The path is compared as it was sent, before anything could decode or normalise it.
+    """
     if scope["type"] != "http" or scope["method"] != "POST":
         raise RefusedRequestError(403, "only POST is passed on")
     if not FLEET.fullmatch(scope["raw_path"]) or scope["query_string"]:
@@ -323,12 +345,15 @@ def check_request(scope: Scope) -> None:
 
 
 def most_bytes(scope: Scope) -> int:
-    """How long a request may be."""
+    """How many bytes the body of a request may have: more if it brings a part of an answer."""
     return MOST_PART if scope["raw_path"] == PART else MOST_BODY
 
 
 def forwarded_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers that go on to the other side."""
+    """The headers that are passed on: without those of one connection, or that name addresses.
+
+    Also without our secret, which only the gate itself may bring.
+    """
     named = [value.lower() for name, value in headers if name.lower() == b"connection"]
     dropped = OWN | {word.strip() for value in named for word in value.split(b",")}
     return [
@@ -339,7 +364,7 @@ def forwarded_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, b
 
 
 async def bounded_body(receive: Receive, most: int) -> AsyncIterator[bytes]:
-    """What a client sends, as it comes; too much of it, or too slowly, is refused."""
+    """The body that a client sends, piece by piece; too much, or too slowly, is refused."""
     clock = asyncio.get_running_loop().time
     total, more, end = 0, True, clock() + BODY_SECONDS
     while more:
@@ -357,7 +382,7 @@ async def bounded_body(receive: Receive, most: int) -> AsyncIterator[bytes]:
 
 
 def send_within(send: Send) -> Send:
-    """A way to answer that gives up on a client that does not read."""
+    """Wrap an ASGI `send` so it gives up on a client that does not read."""
 
     async def patient(message: MutableMapping[str, Any]) -> None:
         async with asyncio.timeout(PIECE_SECONDS):
@@ -367,7 +392,7 @@ def send_within(send: Send) -> Send:
 
 
 async def send_text(send: Send, status: int, reason: str) -> None:
-    """A line of text, after which the connection ends: what is left of a body is not read."""
+    """Answer with a line of text and end the connection, without reading the rest of a body."""
     text = f"{reason}\n".encode()
     headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
     size = (b"content-length", str(len(text)).encode())
@@ -376,18 +401,23 @@ async def send_text(send: Send, status: int, reason: str) -> None:
 
 
 def gate_main() -> None:
-    """``python -m protofed.deploy.gate``."""
-    words = argparse.ArgumentParser(prog="python -m protofed.deploy.gate", description=__doc__)
-    words.add_argument("--host", required=True, help="address to listen on")
-    words.add_argument("--port", required=True, type=int)
-    words.add_argument(
+    """Run a gate by itself: ``python -m protofed.deploy.gate``.
+
+    `serve` runs the gate in its own process; this is for tests and for other set-ups.
+    """
+    parser = argparse.ArgumentParser(prog="python -m protofed.deploy.gate", description=__doc__)
+    parser.add_argument("--host", required=True, help="address to listen on")
+    parser.add_argument("--port", required=True, type=int)
+    parser.add_argument(
         "--upstream", required=True, help="Flower's server, e.g. https://127.0.0.1:1"
     )
-    words.add_argument("--cert", required=True, type=Path)
-    words.add_argument("--key", required=True, type=Path)
-    words.add_argument("--ca", type=Path, help="who signs for the upstream")
-    words.add_argument("--sites", type=Path, help="folder of NAME.pub: nobody else gets in")
-    given = words.parse_args()
+    parser.add_argument("--cert", required=True, type=Path)
+    parser.add_argument("--key", required=True, type=Path)
+    parser.add_argument(
+        "--ca", type=Path, help="certificate of the authority that signs for the upstream"
+    )
+    parser.add_argument("--sites", type=Path, help="folder of NAME.pub: others are refused")
+    given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     listen = given.host, given.port
     serve_gate(listen, given.upstream, given.cert, given.key, given.ca, given.sites)

@@ -13,11 +13,17 @@ from protofed.data.npz_store import cache_folder
 from protofed.deploy.confine import interpreter_folders
 from protofed.deploy.console import name_some, print_line
 from protofed.deploy.policy import read_policy
-from protofed.deploy.preflight import FoundImages, JoiningSite, check_keys, look_at_images
+from protofed.deploy.preflight import (
+    FoundImages,
+    JoiningSite,
+    check_keys,
+    describe_images,
+    look_at_images,
+)
 from protofed.deploy.request_judge import ANSWERED, AnswerLedger
 from protofed.deploy.serve import LOCAL
 from protofed.engines.site_protocol import SITE_NAME
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.runtime.atomic_io import file_lock
 from protofed.runtime.child_process import (
     ChildProcess,
@@ -33,9 +39,10 @@ PID = "join.pid"
 
 
 def join_federation(site: JoiningSite) -> None:
-    """Take part until stopped.
+    """Take part in a federation until stopped.
 
-    The link speaks with the server and has no images; the worker has the images and speaks with
+    Checks keys, policy and images, then runs two processes and restarts each that ends. The link
+    speaks with the server and cannot read the images; the worker has the images and speaks with
     nobody but the link.
     """
     images = _check(site)
@@ -56,27 +63,32 @@ def join_federation(site: JoiningSite) -> None:
         finally:
             print_line(f"leaving {site.server} ...")
             close_children(children.values(), LEAVE)
+            (site.home / PID).unlink(missing_ok=True)
+            print_line("left")
 
 
 def _busy(site: JoiningSite) -> str:
-    """What a second `join` at the same place is told."""
+    """The error of a second `join` with the same home."""
     record = site.home / PID
     number = record.read_text() if record.exists() else ""
     pid = f", process {number}" if number.isdecimal() else ""
     return (
         f"site {site.name} has joined on this machine already ({site.home}{pid})\n"
-        f"stop that one first; for another site give another --name, or another --home"
+        f"stop that process first; another site needs a name and a home of its own"
     )
 
 
 def _introduce(site: JoiningSite, images: FoundImages) -> None:
-    """Say what is about to happen."""
-    many = f"{len(images.good)} images of {len(images.classes)} classes"
+    """Print what is about to happen."""
+    many = describe_images(images)
     print_line(f"joining {site.server} as {site.name}: {many} from {site.data}")
     if images.bad:
-        print_line(f"{len(images.bad)} files there are no readable images: {name_some(images.bad)}")
-    source = site.policy or "none given, so the default"
-    print_line(f"policy ({source}): {'; '.join(read_policy(site.policy).words())}")
+        unread = count_noun(len(images.bad), "file")
+        print_line(f"skipping {unread} that cannot be read as images: {name_some(images.bad)}")
+    source = f"{site.policy}, to apply a change restart `join`" if site.policy else "the default"
+    print_line(f"policy ({source}):")
+    for line in read_policy(site.policy).describe():
+        print_line(f"  {line}")
 
 
 def _supervise(site: JoiningSite, socket: Path, children: dict[str, ChildProcess]) -> None:
@@ -151,15 +163,19 @@ def _check(site: JoiningSite) -> FoundImages:
     if not host or not site.server.rpartition(":")[2].isdigit():
         raise ProtofedError(f"write the server as HOST:PORT, got {site.server}")
     if not SITE_NAME.fullmatch(site.name):
-        raise ProtofedError(f"--name {site.name}: write letters, digits, - and _, at most 40")
+        raise ProtofedError(
+            f"'{printable_text(site.name, 80)}' cannot be the name of a site",
+            hint="<name> takes up to 40 letters, digits, - and _, the first a letter or digit",
+        )
     if site.keys:
         check_keys(site.keys, site.name)
     elif host not in (LOCAL, "localhost"):
         raise ProtofedError(
-            f"{host} is another machine: give --keys, the folder that the coordinator made for "
-            f"{site.name} with `protofed keys`"
+            f"{host} is another machine, which takes no site without keys",
+            hint=f"give <keys>, the folder that the coordinator made for {site.name} with "
+            f"`protofed keys`",
         )
     read_policy(site.policy)
     if (site.home / ANSWERED).exists():
-        AnswerLedger(site.home)  # one that is damaged is told of here, not in a log
+        AnswerLedger(site.home)  # a damaged one is reported here, not in a log
     return look_at_images(site.data, site.name)

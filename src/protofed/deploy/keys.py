@@ -22,7 +22,7 @@ from typing import NamedTuple
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.atomic_io import rename_over, sync_directory
 
-PORT = 8443  # where a server listens if nobody says otherwise
+PORT = 8443  # where a server listens by default
 DAYS = 365  # a server's certificate
 CA_DAYS = 3660  # longer than any of those, as a new one means new files for every site
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -33,7 +33,10 @@ RESERVED = ("ca", "server")
 
 
 class ServerAddress(NamedTuple):
-    """Where a server is reached."""
+    """Where a server is reached: a host, and a port.
+
+    `str` writes it as HOST:PORT, with an IPv6 address in brackets.
+    """
 
     host: str  # a name, or an IP address without brackets
     port: int
@@ -43,7 +46,10 @@ class ServerAddress(NamedTuple):
 
 
 class MadeKeys(NamedTuple):
-    """What `make` left in a folder of keys."""
+    """What `make_keys` made, and what was there before.
+
+    `new` and `kept` are names of sites; `certificate` is True if the server's is new.
+    """
 
     folder: Path
     server: ServerAddress
@@ -53,7 +59,12 @@ class MadeKeys(NamedTuple):
 
 
 def make_keys(folder: Path, server: str, sites: Sequence[str], days: int = DAYS) -> MadeKeys:
-    """Make what is missing in a folder of keys; no file that is there is ever written again."""
+    """Make what is missing in a folder of keys; a file that exists is never overwritten.
+
+    `server` is the address at which sites will reach the server, `sites` are their names. Calling
+    it again with more names adds sites. `days` is how long the server's certificate holds. The
+    layout of the folder is described at the top of this module.
+    """
     from protofed.deploy.certificates import require_cryptography
 
     require_cryptography()
@@ -72,7 +83,10 @@ def make_keys(folder: Path, server: str, sites: Sequence[str], days: int = DAYS)
 
 
 def parse_address(text: str) -> ServerAddress:
-    """HOST or HOST:PORT as an address; an IPv6 address stands in brackets."""
+    """Read HOST or HOST:PORT; an IPv6 address stands in brackets.
+
+    Without a port it is 8443. Anything else is an error with examples.
+    """
     host, port = text.strip().lower(), str(PORT)
     if host.startswith("[") and "]" in host:
         host, _, rest = host[1:].partition("]")
@@ -91,7 +105,7 @@ def parse_address(text: str) -> ServerAddress:
 
 
 def is_ip(host: str) -> bool:
-    """Whether a host is given by its IP address."""
+    """Whether a host is given by an IP address rather than a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -122,10 +136,12 @@ def _checked(sites: Sequence[str], had: Iterable[str]) -> list[str]:
 
 
 def _check_held(folder: Path, name: str) -> None:
-    """A site that the server knows keeps its key, unless somebody exchanged one half of it."""
-    own, told = folder / name / "site.pub", folder / "server" / "sites" / f"{name}.pub"
-    if own.exists() and own.read_bytes() != told.read_bytes():
-        raise ProtofedError(f"{own} and {told} differ\nremove the one that is wrong, and try again")
+    """A site that the server knows keeps its key, unless one half of it was exchanged."""
+    own, known = folder / name / "site.pub", folder / "server" / "sites" / f"{name}.pub"
+    if own.exists() and own.read_bytes() != known.read_bytes():
+        raise ProtofedError(
+            f"{own} and {known} differ\nremove the one that is wrong, and try again"
+        )
 
 
 def _server(folder: Path, address: ServerAddress, days: int) -> tuple[bytes, bool]:
@@ -144,7 +160,7 @@ def _server(folder: Path, address: ServerAddress, days: int) -> tuple[bytes, boo
     files = [home / "server.crt", home / "server.key"]
     there = [path for path in files if path.exists()]
     if len(there) == 1:
-        raise ProtofedError(f"{there[0]} lacks its other half\nremove it, and both are made anew")
+        raise ProtofedError(f"{there[0]} lacks its other half\nremove it, and both are made again")
     if there:
         certificates.check_host(files[0], address.host)
         return authority, False

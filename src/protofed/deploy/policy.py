@@ -1,4 +1,4 @@
-"""What may leave a site, as its owner says in a TOML file; enforced at the site itself."""
+"""What may leave a site, as its owner sets in a TOML file; enforced at the site itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ MOST_LINES = 5
 
 
 class SitePolicy(BaseModel):
-    """What may leave a site; a site without a file has these defaults."""
+    """What may leave a site, and what it may be asked for; enforced at the site itself.
+
+    The fields are those of the site's TOML file; a site without a file has these defaults::
+
+        policy = SitePolicy(methods=("fedavg",), min_examples=10)
+        policy.allows("fpl", rounds=5)  # "this site's policy does not allow fpl (allowed: fedavg)"
+
+    `docs/federation-security.md` explains each of them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,9 +51,10 @@ class SitePolicy(BaseModel):
         return self.max_message_mb << 20
 
     def allows(self, method: str | AnyMethod, rounds: int) -> str | None:
-        """Why a run must not start at this site, in words; None if it may.
+        """Why a run must not start at this site, as text; None if it may.
 
-        A method given by its name alone is taken with the hyperparameters it has by default.
+        A method that is given by name has its default hyperparameters. A method built on another
+        needs both of them allowed.
         """
         try:
             made = parse_method(method) if isinstance(method, str) else method
@@ -67,10 +76,10 @@ class SitePolicy(BaseModel):
         return None
 
     def filtered(self, reply: Message) -> Message:
-        """A reply without what must not leave: rows of too few examples, and counts.
+        """A reply without what must not leave: prototypes of too few examples, and counts.
 
-        A table that would be left without rows is not sent at all; unless the method can do
-        without it, the server then leaves this site out of the round and goes on.
+        A table without any row left is not sent at all. Unless the method can do without it, the
+        server then leaves this site out of the round and continues.
         """
         protos = None if reply.protos is None else self._shown(reply.protos)
         extras = {
@@ -87,32 +96,36 @@ class SitePolicy(BaseModel):
         rows = tree.map(lambda part: part[enough], table)
         return rows if self.send_counts else replace(rows, counts=torch.ones_like(rows.counts))
 
-    @property
-    def _memory(self) -> str:
-        own = self.max_memory_gb
-        return f"{own:g} GB" if own else "four fifths of the machine's"
-
-    def words(self) -> list[str]:
-        """The policy for people, a line each."""
-        told = "sent" if self.send_counts else "not sent, every prototype says 1"
-        methods = "all" if self.methods is None else ", ".join(self.methods) or "none"
+    def describe(self) -> list[str]:
+        """The policy for people, on three lines: which runs, what is sent, what it may cost."""
+        methods = "any method" if self.methods is None else ", ".join(self.methods) or "no method"
+        counts = "with" if self.send_counts else "without"
+        scores = "one score per round"
+        if self.max_scores is not None:
+            scores = (
+                f"{_up_to(self.max_scores, 'score')} per run" if self.max_scores else "no scores"
+            )
+        memory = f"{self.max_memory_gb:g} GB" if self.max_memory_gb else "80 % of the machine's"
         return [
-            f"methods that may run: {methods}",
-            f"rounds of a run: {self.max_rounds or 'any number'}",
-            f"prototypes: of {self.min_examples} examples or more; others stay here",
-            f"examples behind a prototype: {told}",
-            "examples in all: sent, as averages are weighed by them",
-            f"scores of a run: {'one a round' if self.max_scores is None else self.max_scores}",
-            f"runs a day: {self.max_runs_per_day or 'any number'}",
-            f"epochs of a round: {self.max_epochs} at most",
-            f"a round with another message: {count_noun(self.max_repeats, 'repeat')} at most",
-            f"a message: {self.max_message_mb} MB at most",
-            f"memory: {self._memory} at most",
+            f"runs: {methods}; {_up_to(self.max_rounds, 'round')} per run; "
+            f"{_up_to(self.max_runs_per_day, 'run')} per day",
+            f"sent: models; prototypes of {self.min_examples} or more examples, {counts} their "
+            f"counts; the number of all examples; {scores}",
+            f"limits: {count_noun(self.max_epochs, 'epoch')} and "
+            f"{count_noun(self.max_repeats, 'repeat')} per round; messages of "
+            f"{self.max_message_mb} MB; memory {memory}",
         ]
 
 
+def _up_to(most: int | None, noun: str) -> str:
+    return f"any number of {noun}s" if most is None else f"up to {count_noun(most, noun)}"
+
+
 def read_policy(path: Path | None) -> SitePolicy:
-    """The policy of a file, or the one of a site that has none."""
+    """Read a site's policy from its TOML file; without a file, the default policy.
+
+    An unknown field, method or value is an error that names the file.
+    """
     if path is None:
         return SitePolicy()
     raw = read_spec(path)

@@ -17,21 +17,27 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from protofed.core.site import holdout_size
+from protofed.data.folder_images import TEST_SHARE
 from protofed.data.folder_layout import ImageFile, single_domain_layout
-from protofed.deploy.console import CheckLine, format_check_lines, name_some
+from protofed.deploy.console import NETWORK, CheckLine, format_check_lines, name_some
 from protofed.deploy.keys import PORT, ServerAddress, parse_address
 from protofed.deploy.policy import SitePolicy, read_policy
 from protofed.deploy.site_keyring import SiteKey
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, count_noun
 from protofed.runtime.resources import free_memory
 
 KEY_FILES = ("ca.crt", "site.key", "site.pub", "site.json")
-WHOLE = "ask who made the keys for this site's folder, whole and unchanged"
+WHOLE = "ask the coordinator for this site's folder of keys, complete and unchanged"
 ALONE = "give the folder that holds one folder for each class, with this site's images in them"
 
 
 class JoiningSite(NamedTuple):
-    """A site that joins a federation."""
+    """A site that joins a federation, as `protofed join` is given it.
+
+    `data` is its folder of images, `home` the folder for its own files. Without `keys` it can join
+    a server on this machine only; without `policy` it has the default one.
+    """
 
     server: str  # HOST:PORT
     name: str
@@ -42,7 +48,10 @@ class JoiningSite(NamedTuple):
 
 
 class FoundImages(NamedTuple):
-    """What a folder holds, as far as that is seen without opening its files."""
+    """What a folder of images holds, as far as that is seen without opening its files.
+
+    `bad` are the names of files that cannot be images, or cannot be read.
+    """
 
     classes: tuple[str, ...]
     good: list[ImageFile]
@@ -50,22 +59,28 @@ class FoundImages(NamedTuple):
 
 
 def check_keys(keys: Path, name: str) -> None:
-    """Refuse a folder that is not the whole folder of keys of the site of this name."""
+    """Refuse a folder that is not the complete folder of keys of the site called `name`.
+
+    The error says which folder to give instead, where that can be seen.
+    """
     missing = [file for file in KEY_FILES if not (keys / file).is_file()]
     if missing:
-        raise ProtofedError(f"{keys} lacks {', '.join(missing)}\n{_other_folder(keys, name)}")
+        raise ProtofedError(f"{keys} lacks {', '.join(missing)}", hint=_other_folder(keys, name))
     if fault := _content_fault(keys):
-        raise ProtofedError(f"{fault}\n{WHOLE}")
+        raise ProtofedError(fault, hint=WHOLE)
     told = read_site_card(keys).get("name")
     if told != name:
         raise ProtofedError(
-            f"the keys in {keys} are those of site {told}, not of {name}\n"
-            f"give --name {told}, or the folder of keys that was made for {name}"
+            f"the keys in {keys} are those of site {told}, not of {name}",
+            hint=f"use <name={told}>, or the folder of keys that was made for {name}",
         )
 
 
 def read_site_card(keys: Path) -> dict[str, object]:
-    """What a folder of keys says of its site; nothing where it is not readable."""
+    """What ``site.json`` in a folder of keys says: the site's name and its server.
+
+    Empty if it cannot be read.
+    """
     try:
         return dict(json.loads((keys / "site.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -77,7 +92,7 @@ def _other_folder(keys: Path, name: str) -> str:
     if not keys.is_dir():
         return f"there is no such folder; give the one that the coordinator made for {name}"
     if (keys / name / "site.json").exists():
-        return f"it holds the keys of all: give --keys {keys / name}"
+        return f"it holds the keys of all sites: use <keys={keys / name}>"
     if (keys / "server.key").exists():
         return f"it is the server's own: give the one that was made for {name}"
     others = sorted(found.parent.name for found in keys.glob("*/site.json"))
@@ -108,21 +123,26 @@ def _content_fault(keys: Path) -> str:
     if private.public_key() != public:
         return f"{keys}: site.key and site.pub do not belong together"
     told = read_site_card(keys).get("name")
-    return "" if told else f"{keys / 'site.json'} does not say what the site is called"
+    return "" if told else f"{keys / 'site.json'} does not name the site"
 
 
 def look_at_images(data: Path, name: str) -> FoundImages:
-    """What a site's folder of images holds; one in which no image can be is refused."""
+    """Look at a site's folder of images; refuse one in which no image can be.
+
+    The error of a folder that is one level too high names the right one.
+    """
     try:
         return _look(data, name)
     except ProtofedError as fault:
-        what, _, fix = str(fault).partition("\n")
-        raise ProtofedError(f"{what}\n{_own_level(data, name) or fix or ALONE}") from fault
+        line = _failed("data", fault)
+        raise ProtofedError(line.text, hint=_own_level(data, name) or line.fix or ALONE) from fault
 
 
 def _look(data: Path, name: str) -> FoundImages:
     if not data.is_dir():
-        raise ProtofedError(f"--data {data}: no such folder\nit must hold class/image")
+        raise ProtofedError(
+            f"{data}: no such folder", hint="<data> must be a folder of images, class/image"
+        )
     found = single_domain_layout(data, name)
     files = list(found.files())
     good = [file for file in files if not file.fault and os.access(file.path, os.R_OK)]
@@ -138,19 +158,21 @@ def _own_level(data: Path, name: str) -> str:
         _look(data / name, name)
     except ProtofedError:
         return ""
-    return f"it holds the images of several sites: give --data {data / name}"
+    return f"it holds the images of several sites: use <data={data / name}>"
 
 
 SECONDS = 10  # for a connection, and for an answer
-SOON = 14 * 86400  # seconds before its end at which a certificate is told of
+SOON = 14 * 86400  # seconds before its end at which a certificate is reported
 # Flower refuses signatures that are older than 300 s, or from a future of more than 5 s.
 MOST_BEHIND, MOST_AHEAD = 300, 5
 NOTHING = "/v1/fleet/nothing"  # passes the gate with a known signature, and is nowhere behind it
-NETWORK = "is the server running, the port open in its firewall, and the address right?"
 
 
 class ServerProbe(NamedTuple):
-    """What came back from one request."""
+    """What came back from one request to a server: its status, its clock, its certificate.
+
+    `asked` is our own clock in the middle of the exchange.
+    """
 
     status: int
     date: str
@@ -159,7 +181,10 @@ class ServerProbe(NamedTuple):
 
 
 def probe_server(text: str, keys: Path | None) -> Iterator[CheckLine]:
-    """The lines on a server's address, certificate, gate and clock."""
+    """Check a server's address, certificate, gate and clock; a line for each.
+
+    Stops at the first that makes the next impossible.
+    """
     try:
         address = parse_address(text)
         socket.create_connection(address, SECONDS).close()
@@ -170,13 +195,13 @@ def probe_server(text: str, keys: Path | None) -> Iterator[CheckLine]:
     try:
         seen = request_health(address, keys)
     except ssl.SSLCertVerificationError as fault:
-        told = f"{fault.verify_message}; it was held against {(keys or Path()) / 'ca.crt'}"
+        told = f"{fault.verify_message}; it was checked against {(keys or Path()) / 'ca.crt'}"
         yield CheckLine(
-            "certificate", False, told, "is this the federation's server? ask who runs it"
+            "certificate", False, told, "is this the federation's server? ask the coordinator"
         )
         return
     except (OSError, http.client.HTTPException) as fault:
-        told = f"cannot be looked at: {fault or type(fault).__name__}"
+        told = f"cannot be checked: {fault or type(fault).__name__}"
         yield CheckLine("certificate", False, told, f"{NETWORK} is ca.crt with the keys?")
         return
     yield from check_certificate(seen, address)
@@ -185,20 +210,21 @@ def probe_server(text: str, keys: Path | None) -> Iterator[CheckLine]:
 
 
 def check_registration(text: str, keys: Path) -> CheckLine:
-    """Whether the server knows a site's key: it is asked for nothing, but with a signature."""
+    """Check whether the server knows a site's key.
+
+    Sends an empty signed request, which passes the gate only with a known key.
+    """
     link = _link(parse_address(text), keys)
     try:
         headers = SiteKey(keys / "site.key").headers()
         link.request("POST", NOTHING, b"", headers)
         known = link.getresponse().status != 401
     except (OSError, http.client.HTTPException) as fault:
-        return CheckLine(
-            "registered", None, f"cannot be looked at: {fault or type(fault).__name__}"
-        )
+        return CheckLine("registered", None, f"cannot be checked: {fault or type(fault).__name__}")
     finally:
         link.close()
     text = "the server knows this key" if known else "the server does not know this key"
-    fix = "ask who runs it: the file site.pub belongs into its folder server/sites"
+    fix = "ask the coordinator to put site.pub into the server's folder server/sites"
     return CheckLine("registered", known, text, fix)
 
 
@@ -210,7 +236,10 @@ def _link(address: ServerAddress, keys: Path | None) -> http.client.HTTPConnecti
 
 
 def request_health(address: ServerAddress, keys: Path | None) -> ServerProbe:
-    """Ask for something that a guarded server refuses."""
+    """Ask a server for something that the gate refuses to everybody.
+
+    The answer shows its clock, its certificate, and whether there is a gate.
+    """
     link = _link(address, keys)
     try:
         link.connect()
@@ -226,11 +255,11 @@ def request_health(address: ServerAddress, keys: Path | None) -> ServerProbe:
 
 
 def check_certificate(seen: ServerProbe, address: ServerAddress) -> Iterator[CheckLine]:
-    """How long the certificate holds, which has been verified by now."""
+    """Check how long the certificate holds; its signature has been verified by then."""
     if seen.ends is None:
         local = address.host in ("localhost", "127.0.0.1", "::1")
         text = "none, as no keys were given: anybody on the way can read and change everything"
-        yield CheckLine("certificate", None if local else False, text, "give --keys")
+        yield CheckLine("certificate", None if local else False, text, "give <keys>")
         return
     left = seen.ends - time.time()
     text = (
@@ -240,7 +269,7 @@ def check_certificate(seen: ServerProbe, address: ServerAddress) -> Iterator[Che
 
 
 def check_gate(seen: ServerProbe) -> CheckLine:
-    """Whether a gate stands before Flower."""
+    """Check that a gate stands before Flower: a stranger's request must get a 403."""
     if seen.ends is None or seen.status == 403:
         text = "closed to all but sites" if seen.ends else "none, as no keys were given"
         return CheckLine("gate", True if seen.ends else None, text)
@@ -252,7 +281,10 @@ def check_gate(seen: ServerProbe) -> CheckLine:
 
 
 def check_clock(seen: ServerProbe) -> CheckLine:
-    """How far this machine's clock is from the server's."""
+    """Check how far this machine's clock is from the server's.
+
+    Flower refuses signatures that are too old, or from the future.
+    """
     try:
         ahead = round(seen.asked - parsedate_to_datetime(seen.date).timestamp() - 0.5)
     except ValueError:
@@ -271,23 +303,27 @@ LEAST_DISK, LEAST_MEMORY = 2 * GB, 1 * GB
 
 
 def run_preflight(site: JoiningSite) -> list[CheckLine]:
-    """Look at all that a site needs to take part; nothing is changed anywhere."""
+    """Check everything a site needs to take part, without changing anything anywhere.
+
+    Covers the server, the keys, the installed versions, the policy, the images, and room on disk
+    and in memory; returns a line per check.
+    """
     lines = [*probe_server(site.server, site.keys), *_key(site)]
     if site.keys and all(line.ok is not False for line in lines):
         lines.append(check_registration(site.server, site.keys))
     lines += _versions()
     try:
         policy = read_policy(site.policy)
-        lines.append(CheckLine("policy", True, "; ".join(policy.words())))
+        lines += [CheckLine("policy", True, line) for line in policy.describe()]
     except ProtofedError as fault:
         policy = SitePolicy()
         lines.append(_failed("policy", fault))
-    return [*lines, *_data(site, policy.min_examples), *_room(site.home)]
+    return [*lines, *_data(site, policy), *_room(site.home)]
 
 
 def _failed(name: str, fault: ProtofedError) -> CheckLine:
-    what, _, fix = str(fault).partition("\n")
-    return CheckLine(name, False, what, fix.replace("\n", " "))
+    what, *more = str(fault.args[0]).split("\n")
+    return CheckLine(name, False, what, " ".join([*more, *fault.hint.split("\n")]).strip())
 
 
 def _key(site: JoiningSite) -> Iterator[CheckLine]:
@@ -301,7 +337,7 @@ def _key(site: JoiningSite) -> Iterator[CheckLine]:
         yield _failed("key", fault)
         return
     except ImportError:
-        yield CheckLine("key", False, "cannot be looked at", "pip install 'protofed[flower]'")
+        yield CheckLine("key", False, "cannot be checked", "pip install 'protofed[flower]'")
         return
     private = site.keys / "site.key"
     mode = private.stat().st_mode & 0o777
@@ -328,26 +364,55 @@ def _versions() -> Iterator[CheckLine]:
     yield CheckLine("versions", right, text, "" if right else "pip install 'protofed[flower]'")
 
 
-def _data(site: JoiningSite, least: int) -> Iterator[CheckLine]:
+def _data(site: JoiningSite, policy: SitePolicy) -> Iterator[CheckLine]:
     """Whether the images can be read, and how many there are of each class."""
     try:
         found = look_at_images(site.data, site.name)
     except ProtofedError as fault:
         yield _failed("data", fault)
         return
-    text = f"{len(found.good)} images of {len(found.classes)} classes"
+    text = describe_images(found)
     if found.bad:
         yield CheckLine(
-            "data", None, f"{text}; not readable: {name_some(found.bad)}", "mend or remove these"
+            "data", None, f"{text}; not readable: {name_some(found.bad)}", "fix or remove these"
         )
     else:
         yield CheckLine("data", True, text)
-    each = Counter(file.label for file in found.good)
+    yield from _small_classes(found, policy)
+    text = f"{name_some(found.classes)}: compared with the other sites' when the first run starts"
+    yield CheckLine("classes", None, text)
+
+
+def describe_images(found: FoundImages) -> str:
+    """How many images there are: ``95 images of 3 classes``."""
+    classes = len(found.classes)
+    return f"{count_noun(len(found.good), 'image')} of {classes} class{'es' * (classes != 1)}"
+
+
+def _small_classes(found: FoundImages, policy: SitePolicy) -> Iterator[CheckLine]:
+    """What the policy keeps back because a class has too few images."""
+    least, each = policy.min_examples, Counter(file.label for file in found.good)
     if few := [label for label in found.classes if each[label] < least]:
         text = f"fewer than {least} images of {name_some(few)}: by the policy (min_examples), "
         yield CheckLine("data", None, f"{text}their prototypes are not sent")
-    text = f"{name_some(found.classes)}: compared with the other sites' when the first run starts"
-    yield CheckLine("classes", None, text)
+    tests = expected_test_counts(found)
+    if few := [label for label in found.classes if 0 < tests[label] < least]:
+        text = f"fewer than {least} test images of {name_some(few)}: as this site keeps its counts "
+        text += "back (send_counts), it will never be scored"
+        fix = "add images, lower min_examples, or set send_counts = true"
+        if not policy.send_counts:
+            yield CheckLine("scores", None, text, fix)
+
+
+def expected_test_counts(found: FoundImages) -> Counter[str]:
+    """How many test images each class will have, if every file turns out to be an image.
+
+    They are those of the folder for tests; a site without one tests on a fifth of each class.
+    """
+    if any(file.part == "test" for file in found.good):
+        return Counter(file.label for file in found.good if file.part == "test")
+    every = Counter(file.label for file in found.good)
+    return Counter({label: holdout_size(count, TEST_SHARE) for label, count in every.items()})
 
 
 def _room(home: Path) -> Iterator[CheckLine]:
@@ -356,6 +421,6 @@ def _room(home: Path) -> Iterator[CheckLine]:
     disk, memory = shutil.disk_usage(place).free, free_memory()
     free = f"{disk / GB:.1f} GB free at {place}"
     yield CheckLine("disk", disk >= LEAST_DISK, free, f"make room for {LEAST_DISK // GB} GB")
-    yield CheckLine("write", os.access(place, os.W_OK), f"into {place}", "choose another --home")
+    yield CheckLine("write", os.access(place, os.W_OK), f"into {place}", "choose another <home>")
     text = f"{memory / GB:.1f} GB free"
     yield CheckLine("memory", memory >= LEAST_MEMORY, text, f"{LEAST_MEMORY // GB} GB are needed")

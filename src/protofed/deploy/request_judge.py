@@ -45,13 +45,33 @@ MOST_REFUSED = 1 << 20  # bytes of refusals; older ones then go to a second file
 DAY = 86400.0  # seconds
 
 
+class LedgerLine(NamedTuple):
+    """One line of ``answered.jsonl``; what does not apply to it is 0 or empty.
+
+    Rounds and legs count from 1. The round of a score is the one after which the model was scored.
+    """
+
+    what: str  # "begin" of a run, "train", "score", or "side": images were prepared in a new size
+    run: str = ""
+    spec: str = ""  # SHA-256 of what the run is about
+    round: int = 0
+    leg: int = 0  # of "train": an exchange of the round
+    message: str = ""  # SHA-256 of the message that was answered and of the private state it met
+    side: int = 0  # of "side": width and height in pixels
+    time: float = 0.0  # seconds since 1970
+
+
 @dataclass
 class AnsweredRun:
-    """What a site has answered in one run: by round and leg, the messages that it answered to."""
+    """What a site has answered in one run: by round, the messages that it answered to.
+
+    `trained` has an entry per round and leg, both from 1, with the key of each training; `scored`
+    one per round after which the model was scored.
+    """
 
     spec: str  # SHA-256 of what the run is about
     begun: float  # seconds since 1970
-    trained: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # each training
+    trained: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     scored: dict[int, list[str]] = field(default_factory=dict)
 
     def count_scores(self) -> int:
@@ -60,7 +80,12 @@ class AnsweredRun:
 
 
 class AnswerLedger:
-    """All answers of a site, in a file that only grows; read again when the site starts anew."""
+    """The record of all answers of a site, in a file that only grows.
+
+    It is read again at each start, so limits hold across restarts. An answer is recorded before it
+    leaves; what cannot be recorded, as on a full disk, does not leave. A line that a crash cut
+    short is removed; any other damage is an error.
+    """
 
     def __init__(self, home: Path):
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -77,27 +102,27 @@ class AnswerLedger:
         if raw and not raw.endswith(b"\n"):
             os.truncate(self.answered, raw.rfind(b"\n") + 1)
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _lines(self) -> Iterator[LedgerLine]:
         raw = self.answered.read_bytes().splitlines() if self.answered.exists() else []
         for number, text in enumerate(raw, 1):
             try:
                 yield _checked(parse_json(text, f"line {number}"))
             except ProtofedError as fault:
                 raise ProtofedError(
-                    f"{self.answered}: line {number} is damaged, so that this site does not know "
+                    f"{self.answered}: line {number} is damaged, so this site does not know "
                     f"what it has answered\nrestore the file, or move it away to begin with a new "
                     f"record"
                 ) from fault
 
-    def _take(self, line: dict[str, Any]) -> None:
-        if line["what"] == "side":
-            self.sides[line["round"]] = line["time"]
+    def _take(self, line: LedgerLine) -> None:
+        if line.what == "side":
+            self.sides[line.side] = line.time
             return
-        run = self.runs.setdefault(line["run"], AnsweredRun(line["spec"], line["time"]))
-        if line["what"] == "train":
-            run.trained.setdefault((line["round"], line["leg"]), []).append(line["message"])
-        elif line["what"] == "score":
-            run.scored.setdefault(line["round"], []).append(line["message"])
+        run = self.runs.setdefault(line.run, AnsweredRun(line.spec, line.time))
+        if line.what == "train":
+            run.trained.setdefault((line.round, line.leg), []).append(line.message)
+        elif line.what == "score":
+            run.scored.setdefault(line.round, []).append(line.message)
 
     def sides_today(self) -> set[int]:
         """The sizes of images that were asked for in the last 24 hours."""
@@ -107,14 +132,12 @@ class AnswerLedger:
         """How many runs have begun in the last 24 hours."""
         return sum(time.time() - run.begun < DAY for run in self.runs.values())
 
-    def write(
-        self, run: str, spec: str, what: str, number: int = 0, leg: int = 0, message: str = ""
-    ) -> None:
-        """Put an answer on record, before it leaves this site."""
-        line = {"time": round(time.time(), 3), "run": run, "spec": spec, "what": what}
-        line |= {"round": number, "leg": leg, "message": message}
+    def write(self, line: LedgerLine) -> None:
+        """Put an answer on record with the time of now, before it leaves this site."""
+        line = line._replace(time=round(time.time(), 3))
         try:
-            atomic_io.append_durably(self.answered, (json.dumps(line) + "\n").encode())
+            content = json.dumps(line._asdict()) + "\n"
+            atomic_io.append_durably(self.answered, content.encode())
         except OSError as fault:  # a full disk: what is not on record does not leave
             with suppress(OSError):
                 self._cut_torn_line()
@@ -130,9 +153,9 @@ class AnswerLedger:
             stream.write(json.dumps(line) + "\n")
 
 
-def _checked(line: object) -> dict[str, Any]:
+def _checked(line: object) -> LedgerLine:
     """A line of the record as it is written; anything else is damage."""
-    kinds = {"time": (int, float), "round": int, "leg": int}
+    kinds = {"time": (int, float), **dict.fromkeys(("round", "leg", "side"), int)}
     texts = dict.fromkeys(("run", "spec", "what", "message"), str)
     wanted: dict[str, Any] = {**kinds, **texts}
     if not isinstance(line, dict) or set(line) != set(wanted):
@@ -141,24 +164,27 @@ def _checked(line: object) -> dict[str, Any]:
         isinstance(line[k], bool) or not isinstance(line[k], kind) for k, kind in wanted.items()
     ):
         raise ProtofedError("not a line of the record")
-    return line
+    return LedgerLine(**line)
 
 
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 MOST_BRIEF = 1 << 20  # characters
-MOST_ROUNDS, MOST_LEGS, MOST_SIDE, MOST_CLASSES = 1_000_000, 100, 512, 10_000
+MOST_ROUNDS, MOST_EXCHANGES, MOST_SIDE, MOST_CLASSES = 1_000_000, 100, 512, 10_000
 MOST_SIDES = 4  # sizes of images in a day
 MOST_SITES, MOST_IMAGES = 100_000, 10**9
 LARGEST_WEIGHT = 1e4  # no net that was trained holds a larger one; a forged head may
 QUESTIONS = ("hello", "describe", "train", "score")
 KINDS: dict[str, type] = {
     **dict.fromkeys(("what", "brief", "run", "session"), str),
-    **dict.fromkeys(("start", "floor", "round", "rounds", "leg"), int),
+    **dict.fromkeys(("start", "floor", "round", "rounds", "exchange"), int),
 }
 
 
 class RunInquiry(NamedTuple):
-    """What a coordinator tells of a run before it starts."""
+    """What a coordinator says of a run when it asks sites to describe themselves.
+
+    `scores` is how often it will ask for them, `side` the size of the images in pixels.
+    """
 
     method: AnyMethod
     rounds: int
@@ -167,7 +193,10 @@ class RunInquiry(NamedTuple):
 
 
 class RunDescription(NamedTuple):
-    """What a run is about."""
+    """What a run is about, as the coordinator states it with each request.
+
+    `digest` is the SHA-256 of all of it: a run must stay what it was.
+    """
 
     experiment: Experiment
     classes: list[str]
@@ -176,7 +205,10 @@ class RunDescription(NamedTuple):
 
 
 def check_fields(ask: SiteRequest) -> None:
-    """Refuse a question whose fields cannot be those of any honest one."""
+    """Refuse a request whose fields cannot be those of any honest one.
+
+    Checks types and ranges only, before anything is parsed.
+    """
     for name, kind in KINDS.items():
         if type(getattr(ask, name)) is not kind:
             raise ProtofedError(f"{name}: not of the kind that it must be")
@@ -191,35 +223,40 @@ def check_fields(ask: SiteRequest) -> None:
     if not RUN_NAME.fullmatch(ask.run) or not RUN_NAME.fullmatch(ask.session):
         raise ProtofedError("not the name of a run")
     last = ask.rounds if ask.what == "score" else ask.rounds - 1
-    if not 0 <= ask.round <= last < MOST_ROUNDS or not 0 <= ask.leg < MOST_LEGS:
-        raise ProtofedError(f"round {ask.round + 1} of {ask.rounds}, leg {ask.leg + 1}: no such")
+    if not 0 <= ask.round <= last < MOST_ROUNDS or not 0 <= ask.exchange < MOST_EXCHANGES:
+        raise ProtofedError(
+            f"round {ask.round + 1} of {ask.rounds}, exchange {ask.exchange + 1}: no such"
+        )
     if not 0 <= ask.start <= ask.round or not 0 <= ask.floor <= ask.round:
         raise ProtofedError("a session that begins after its own round")
 
 
 def parse_inquiry(text: str) -> RunInquiry:
-    """What a coordinator tells before a run, if it can be so."""
-    told = parse_json_object(text)
-    require_fields(told, ("method", "rounds", "scores", "side"))
+    """Read the JSON of a `describe` request; an error names a field that cannot be so."""
+    fields = parse_json_object(text)
+    require_fields(fields, ("method", "rounds", "scores", "side"))
     return RunInquiry(
-        parse_method(told["method"]),
-        require_int("rounds", told["rounds"], 1, MOST_ROUNDS),
-        require_int("scores", told["scores"], 0, MOST_ROUNDS),
-        require_int("side", told["side"], 1, MOST_SIDE),
+        parse_method(fields["method"]),
+        require_int("rounds", fields["rounds"], 1, MOST_ROUNDS),
+        require_int("scores", fields["scores"], 0, MOST_ROUNDS),
+        require_int("side", fields["side"], 1, MOST_SIDE),
     )
 
 
 def parse_description(text: str) -> RunDescription:
-    """What a run is about, if it can be so; a spec must not name a place on this machine."""
-    told = parse_json_object(text)
-    require_fields(told, ("spec", "classes", "sizes"))
-    spec, sizes = require_object("spec", told["spec"]), require_object("sizes", told["sizes"])
+    """Read the JSON that describes a run; an error names a field that cannot be so.
+
+    A spec must name the sites' own images, and no other place on this machine.
+    """
+    fields = parse_json_object(text)
+    require_fields(fields, ("spec", "classes", "sizes"))
+    spec, sizes = require_object("spec", fields["spec"]), require_object("sizes", fields["sizes"])
     data = spec.get("data")
     if not isinstance(data, dict) or data.get("name") != PLACE:
         raise ProtofedError("a spec whose images are not those of the sites")
     require_text("data.revision", data.get("revision"), 1, 64)
     require_list("data.domains", data.get("domains"), 1, MOST_SITES)
-    classes = require_list("classes", told["classes"], 1, MOST_CLASSES)
+    classes = require_list("classes", fields["classes"], 1, MOST_CLASSES)
     require_int("sizes", len(sizes), 1, MOST_SITES)
     experiment = parse_experiment(spec)
     if experiment.device != "cpu" or experiment.data.side > MOST_SIDE:
@@ -241,19 +278,23 @@ def _client_number(text: str) -> int:
 
 
 def count_scores(experiment: Experiment) -> int:
-    """How often a run is scored."""
+    """How often a run is scored: every `evaluate_every` rounds, and after the last one."""
     every, rounds = experiment.evaluate_every, experiment.rounds
     return rounds // every + (rounds % every > 0)
 
 
 class RequestJudge:
-    """Holds questions against a site's policy and its own record."""
+    """Holds requests against a site's policy and its record of answers.
+
+    Every method returns if the request may be answered, and raises a ProtofedError with the reason
+    if not. The reason is sent to the coordinator.
+    """
 
     def __init__(self, policy: SitePolicy, ledger: AnswerLedger):
         self.policy, self.ledger = policy, ledger
 
     def inquiry(self, asked: RunInquiry) -> None:
-        """Refuse a run before it starts that would be refused later."""
+        """Refuse a run before it starts if it would be refused later."""
         self._allowed(asked.method, asked.rounds)
         self._room_for_runs()
         most = self.policy.max_scores
@@ -273,7 +314,10 @@ class RequestJudge:
             raise ProtofedError(f"this site's policy allows {most} runs a day (max_runs_per_day)")
 
     def run(self, ask: SiteRequest, brief: RunDescription) -> AnsweredRun | None:
-        """Refuse a question of a run that is not as it was, or that the policy forbids."""
+        """Refuse a request of a run that is not what it was, or that the policy forbids.
+
+        Returns the record of the run, None if the site has answered nothing of it yet.
+        """
         record, experiment = self.ledger.runs.get(ask.run), brief.experiment
         if record is None:
             self._room_for_runs()
@@ -286,26 +330,30 @@ class RequestJudge:
                 f"{epochs} epochs, but this site's policy allows {self.policy.max_epochs} of a "
                 f"round (max_epochs)"
             )
-        if ask.rounds != experiment.rounds or ask.leg >= experiment.method.exchanges:
-            raise ProtofedError("a round or a leg that its spec does not have")
+        if ask.rounds != experiment.rounds or ask.exchange >= experiment.method.exchanges:
+            raise ProtofedError("a round or an exchange that its spec does not have")
         return record
 
     def side(self, side: int) -> None:
-        """Refuse another size of images every now and then: each is packed and kept on disk."""
+        """Refuse too many different sizes of images in a day: each is prepared and kept on disk."""
         sides = self.ledger.sides_today()
         if side not in sides:
             if len(sides) >= MOST_SIDES:
                 raise ProtofedError(f"images of more than {MOST_SIDES} sizes in a day")
-            self.ledger.write("", "", "side", side)
+            self.ledger.write(LedgerLine("side", side=side))
 
     def training(self, ask: SiteRequest, record: AnsweredRun) -> None:
-        """Refuse to train again and again for one leg; what is answered from memory is free."""
-        self._repeats(len(record.trained.get((ask.round, ask.leg), [])), f"round {ask.round + 1}")
+        """Refuse to train again and again for one exchange; an answer from disk costs nothing."""
+        before = record.trained.get((ask.round + 1, ask.exchange + 1), [])
+        self._repeats(len(before), f"round {ask.round + 1}")
 
     def scoring(
         self, ask: SiteRequest, brief: RunDescription, record: AnsweredRun, key: str
     ) -> None:
-        """Refuse scores that the spec does not ask for, or more than the policy allows."""
+        """Refuse scores that the spec does not ask for, or more than the policy allows.
+
+        `key` identifies the model and state; the same pair may be scored any number of times.
+        """
         experiment, most = brief.experiment, self.policy.max_scores
         due = ask.round % experiment.evaluate_every == 0 or ask.round == experiment.rounds
         if not due or ask.round < 1:
@@ -326,7 +374,10 @@ class RequestJudge:
 
 
 def check_inbox(received: Message, site: Site) -> None:
-    """Refuse a message whose model cannot be one of this net that somebody has trained."""
+    """Refuse a message whose model cannot be one of this net that was trained.
+
+    Names, shapes and types must be those of the net, and all numbers finite and not huge.
+    """
     if type(received.model) is not Model:
         raise ProtofedError("a message without a model's form")
     fresh = site.initial_model()
@@ -361,7 +412,10 @@ def _check_numbers(name: str, tensor: Tensor, most: float) -> None:
 
 
 def check_test_counts(labels: Tensor, policy: SitePolicy) -> None:
-    """Refuse scores of test images so few that a score would count them, where counts stay here."""
+    """Refuse to score on so few test images of a class that a score would count them.
+
+    Only where the policy keeps counts back.
+    """
     counts = labels.bincount()
     few = counts[(counts > 0) & (counts < policy.min_examples)]
     if not policy.send_counts and len(few):
@@ -380,7 +434,11 @@ def check_answers(
     test: ArrayDataset,
     policy: SitePolicy,
 ) -> None:
-    """Refuse to say how often a model is right that has one answer for all: that counts a class."""
+    """Refuse to score a model that gives one answer for nearly every test image.
+
+    Its score would be the number of test images of that class. Only where the policy keeps counts
+    back.
+    """
     if policy.send_counts or not len(test):
         return
     answers: dict[str, list[Tensor]] = {}
@@ -395,6 +453,6 @@ def check_answers(
         most = int(torch.cat(parts).bincount().max())
         if len(test) - most < policy.min_examples:
             raise ProtofedError(
-                "the model has one answer for nearly every test image, so that its score would "
+                "the model has one answer for nearly every test image, so its score would "
                 "count a class, and this site keeps its counts back (send_counts)"
             )

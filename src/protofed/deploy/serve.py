@@ -32,12 +32,16 @@ SECRET = "secret"  # the file with the word that opens the SuperLink
 
 
 class RunningServer(NamedTuple):
-    """A server that runs on this machine, as `submit` finds it."""
+    """A server that runs on this machine, as `submit` finds it.
+
+    `port` is that of Flower's SuperLink, `ca` the file of its authority ("" without TLS), `sites`
+    are those with a registered key, and `secret` opens it to its owner.
+    """
 
     port: int  # of the SuperLink
-    ca: str  # who signs for it; "" without TLS
+    ca: str  # file of the authority that signs for it; "" without TLS
     sites: tuple[str, ...]  # whose keys are registered
-    secret: str = ""  # which opens it to who may read the server's files
+    secret: str = ""  # opens it to those who can read the server's files
 
     @property
     def url(self) -> str:
@@ -46,16 +50,31 @@ class RunningServer(NamedTuple):
 
 
 def state_folder(name: str) -> Path:
-    """Where a server or a site keeps its files: below $PROTOFED_HOME, else ~/.protofed."""
+    """Where a server or a site keeps its files: below $PROTOFED_HOME, else ~/.protofed.
+
+    `name` is ``server`` or ``site-NAME``.
+    """
     root = os.environ.get("PROTOFED_HOME")
     return (Path(root).expanduser() if root else Path.home() / ".protofed") / name
 
 
 def serve_federation(home: Path, listen: tuple[str, int], keys: Path | None) -> None:
-    """Serve until stopped; without keys on this machine alone."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    own = keys / "server" if keys else None
+    """Serve a federation until stopped by Ctrl-C or SIGTERM.
+
+    `home` holds the server's files, `listen` is the public address. `keys` is the folder that
+    `protofed keys` made; without it there is no TLS and no check of who joins, so the address must
+    be one of this machine alone.
+    """
     stop_on_sigterm()
+    try:
+        _serve(home, listen, keys / "server" if keys else None)
+    except (KeyboardInterrupt, SystemExit):
+        print_line("stopped")
+        raise
+
+
+def _serve(home: Path, listen: tuple[str, int], own: Path | None) -> None:
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     with file_lock(home, _busy(home)):
         (home / RECORD).unlink(missing_ok=True)  # of a server that was killed
         _check_free(*listen)
@@ -101,7 +120,7 @@ def _follow_keys(
     record: Callable[[tuple[str, ...]], None],
     ended: threading.Event,
 ) -> str:
-    """Register the sites' keys, and go on doing so as the folder changes; words for people."""
+    """Register the sites' keys, and keep doing so as the folder changes; return text for people."""
     from protofed.deploy.flower_client import FlowerClient
     from protofed.deploy.flower_server import KeyRegistry
 
@@ -120,27 +139,29 @@ def _follow_keys(
 
 
 def _busy(home: Path) -> str:
-    """What to say where another server has its files."""
+    """The error of a second server with the same home."""
     record = home / RECORD
     told = read_json_table(record) if record.exists() else {}
     who = f" (process {told['pid']}, on {told['listens']})" if "pid" in told else ""
     return (
         f"a server already runs with its files in {home}{who}\n"
-        f"stop that one, or give this one a folder of its own with --home"
+        f"stop that one, or give this one a home of its own"
     )
 
 
 def _check_free(host: str, port: int) -> None:
-    """Stop where the public port cannot be had: Flower's server takes long to say so."""
+    """Stop if the public port cannot be had; Flower's server would take long to report it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as fault:
         if fault.errno == errno.EADDRINUSE:
-            told = f"port {port} of {host} is taken by another program; choose another with --port"
-        else:
-            told = f"cannot listen on {host}, port {port}: {fault.strerror}"
-        raise ProtofedError(told) from fault
+            taken = f"port {port} of {host} is taken by another program"
+            raise ProtofedError(taken, hint="choose another <port>") from fault
+        raise ProtofedError(
+            f"cannot listen on {host}, port {port}: {fault.strerror}",
+            hint="choose another <host>, an address of this machine",
+        ) from fault
 
 
 def _superlink(server: RunningServer, own: Path | None) -> list[str]:
@@ -152,7 +173,7 @@ def _superlink(server: RunningServer, own: Path | None) -> list[str]:
 
 
 class ProcessLog:
-    """What a process has written since it was started."""
+    """The log file of a process, from where it stood when the process was started."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -186,7 +207,7 @@ def _names(own: Path | None) -> tuple[str, ...]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """A port of this machine that is free now; another program may take it."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         return int(probe.getsockname()[1])
@@ -202,7 +223,7 @@ def _await(link: ChildProcess, server: RunningServer, log: ProcessLog) -> None:
 
 
 def is_healthy(server: RunningServer) -> bool:
-    """Whether a SuperLink answers."""
+    """Whether the SuperLink of a server answers, within five seconds."""
     if server.ca:
         trust = ssl.create_default_context(cafile=server.ca)
         link: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -227,7 +248,7 @@ def _stand(
     log: ProcessLog,
     ready: Callable[[], None],
 ) -> None:
-    """Until somebody stops this process, or the SuperLink ends."""
+    """Run until this process is stopped, or the SuperLink ends."""
     if own is None:
         ready()
         link.process.wait()
@@ -247,7 +268,10 @@ def _stand(
 
 
 def find_server(home: Path) -> RunningServer:
-    """The server that runs on this machine with its files in a folder."""
+    """The server that runs on this machine with its files in `home`.
+
+    It is an error if there is none, or if it does not answer.
+    """
     record = home / RECORD
     if record.exists():
         told = read_json_table(record)

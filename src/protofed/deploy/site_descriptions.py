@@ -1,4 +1,4 @@
-"""What a site says of itself before a run, believed only in the form that it must have."""
+"""What a site says of itself before a run, checked field by field."""
 
 from __future__ import annotations
 
@@ -27,41 +27,46 @@ FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
 def parse_site_description(
-    name: str, ask: SiteRequest, letter: bytes | NoAnswer
+    name: str, ask: SiteRequest, answer: bytes | NoAnswer
 ) -> SiteDescription:
-    """A site's offer; one that cannot be used is refused with the field that is wrong."""
-    if isinstance(letter, NoAnswer):
-        raise ProtofedError(letter.reason)
+    """Read a site's description of itself from its answer to `ask`.
+
+    Each field is checked for its type and bounds, and all of them for whether they can be true
+    together; the error names the field that is wrong.
+    """
+    if isinstance(answer, NoAnswer):
+        raise ProtofedError(answer.reason)
     try:
-        return _read(name, check_response(unpack_tree(letter, most=4 * FRAME), ask.question).told)
+        return _read(name, check_response(unpack_tree(answer, most=4 * FRAME), ask.question).text)
     except ProtofedError as fault:
-        raise ProtofedError(f"{fault} (a new run can leave {name} out with --sites)") from fault
+        hint = f"to leave {name} out of a new run, name the others with <sites>"
+        raise ProtofedError(str(fault), hint) from fault
 
 
 def _read(name: str, text: str) -> SiteDescription:
     try:
-        told = parse_json_object(text)
-        require_fields(told, SiteDescription._fields)
-        offer = _offer(told)
-        _check_plausible(name, offer)
+        fields = parse_json_object(text)
+        require_fields(fields, SiteDescription._fields)
+        description = _description(fields)
+        _check_plausible(name, description)
     except ProtofedError as fault:
         raise ProtofedError(f"its description is refused: {fault}") from fault
-    return offer
+    return description
 
 
-def _offer(told: dict[str, object]) -> SiteDescription:
-    """An offer in which every field is of its type and within its bounds."""
-    classes = _texts("classes", told["classes"], 1, MOST_CLASSES, MOST_CLASS_NAME)
-    held = require_object("held", told["held"])
+def _description(fields: dict[str, object]) -> SiteDescription:
+    """A description in which every field is of its type and within its bounds."""
+    classes = _texts("classes", fields["classes"], 1, MOST_CLASSES, MOST_CLASS_NAME)
+    held = require_object("held", fields["held"])
     return SiteDescription(
-        site=require_text("site", told["site"], 1, MOST_CLASS_NAME),
+        site=require_text("site", fields["site"], 1, MOST_CLASS_NAME),
         classes=tuple(sorted(classes)),
-        train=require_int("train", told["train"], 1, MOST_IMAGES),
+        train=require_int("train", fields["train"], 1, MOST_IMAGES),
         held={label: require_int("held", count, 1, MOST_IMAGES) for label, count in held.items()},
-        test=require_int("test", told["test"], 0, MOST_IMAGES),
-        fingerprint=require_text("fingerprint", told["fingerprint"], 64, 64),
-        note=require_text("note", told["note"], 0, MOST_NOTE),
-        versions=_texts("versions", told["versions"], 0, MOST_VERSIONS, MOST_VERSION),
+        test=require_int("test", fields["test"], 0, MOST_IMAGES),
+        fingerprint=require_text("fingerprint", fields["fingerprint"], 64, 64),
+        note=require_text("note", fields["note"], 0, MOST_NOTE),
+        versions=_texts("versions", fields["versions"], 0, MOST_VERSIONS, MOST_VERSION),
     )
 
 
@@ -70,16 +75,16 @@ def _texts(what: str, value: object, least: int, most: int, length: int) -> tupl
     return tuple(require_text(f"an entry of {what}", entry, 1, length) for entry in entries)
 
 
-def _check_plausible(name: str, offer: SiteDescription) -> None:
+def _check_plausible(name: str, description: SiteDescription) -> None:
     """Refuse what cannot be true, though each field for itself could be."""
-    if offer.site != name:
-        raise ProtofedError(f"site must be {name}, not {offer.site}")
-    if len({*offer.classes}) < len(offer.classes):
+    if description.site != name:
+        raise ProtofedError(f"site must be {name}, not {description.site}")
+    if len({*description.classes}) < len(description.classes):
         raise ProtofedError("classes has an entry twice")
-    if not offer.held.keys() <= {*offer.classes}:
+    if not description.held.keys() <= {*description.classes}:
         raise ProtofedError("held counts a class that is not in classes")
-    counted = sum(offer.held.values())
-    if offer.held and counted != offer.train:
-        raise ProtofedError(f"held adds up to {counted}, but train is {offer.train}")
-    if not FINGERPRINT.fullmatch(offer.fingerprint):
+    counted = sum(description.held.values())
+    if description.held and counted != description.train:
+        raise ProtofedError(f"held adds up to {counted}, but train is {description.train}")
+    if not FINGERPRINT.fullmatch(description.fingerprint):
         raise ProtofedError("fingerprint must be the 64 digits of a SHA-256, 0 to 9 and a to f")

@@ -28,7 +28,10 @@ log = logging.getLogger("protofed.gate")
 
 
 class SiteKey:
-    """The key with which a site signs each call; a new one, that nobody knows, without a file."""
+    """The private key with which a site signs each of its calls.
+
+    Without a file it is a new one, which only a server without registered keys takes.
+    """
 
     def __init__(self, file: Path | None):
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -43,7 +46,7 @@ class SiteKey:
         self.public = public_bytes(self.private.public_key())
 
     def headers(self, time: str = "") -> dict[str, str]:
-        """The headers of a call that is made now, or at another time, as Flower's sites have."""
+        """The headers of a call that is made now, or at another time: key, time and signature."""
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -57,14 +60,17 @@ class SiteKey:
 
 
 def public_bytes(key: EllipticCurvePublicKey) -> bytes:
-    """A public key as Flower registers it."""
+    """A public key in the form in which Flower registers it."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 class KeyFile(NamedTuple):
-    """What a ``NAME.pub`` was found to hold, and what tells that it has changed since."""
+    """What a ``NAME.pub`` was found to hold, and a stamp by which a change is noticed.
+
+    `key` is None for a file without a usable key; `fault` then says why.
+    """
 
     stamp: tuple[int, ...] = ()  # nothing where it must be read again in any case
     content: bytes | None = None
@@ -75,8 +81,8 @@ class KeyFile(NamedTuple):
 class SiteKeyring:
     """The public keys of a folder, as its files are at each request.
 
-    A file without a site's key is told of once and keeps nobody else out. A folder that cannot be
-    read lets nobody in.
+    A file without a site's key is reported once and affects nobody else. While the folder cannot be
+    read, nobody is admitted.
     """
 
     def __init__(self, folder: Path):
@@ -121,14 +127,14 @@ class SiteKeyring:
         }
 
     def _names(self) -> list[str]:
-        """The key files in the folder; none where it cannot be read, which is told once."""
+        """The key files in the folder; none if it cannot be read, which is reported once."""
         try:
             names = sorted(name for name in os.listdir(self.folder) if name.endswith(".pub"))
             fault = ""
         except OSError as found:
             names, fault = [], found.strerror or type(found).__name__
         if fault and fault != self.fault:
-            log.error("%s: %s: nobody is let in until it can be read", self.folder, fault)
+            log.error("%s: %s: no site is admitted until it can be read", self.folder, fault)
         elif self.fault and not fault:
             log.warning("%s can be read again", self.folder)
         self.fault = fault
@@ -136,11 +142,14 @@ class SiteKeyring:
 
 
 def read_key_file(path: str, before: KeyFile | None = None) -> KeyFile:
-    """What a file holds; one that has not changed is not opened."""
+    """Read a ``NAME.pub``; `before`, what it held last time, is returned if it is unchanged.
+
+    Never raises, and never blocks: the folder may hold anything.
+    """
     now = time.time_ns()
     try:
         found = os.stat(path)
-        times = found.st_mtime_ns, found.st_ctime_ns  # nobody can set the second
+        times = found.st_mtime_ns, found.st_ctime_ns  # the second cannot be set
         stamp: tuple[int, ...] = (found.st_dev, found.st_ino, found.st_size, *times)
         if before and before.stamp == stamp:
             return before
@@ -162,7 +171,7 @@ def read_key_file(path: str, before: KeyFile | None = None) -> KeyFile:
 
 
 def _content(path: str) -> bytes:
-    """The beginning of a file, which is all of a key; never waits for somebody to write."""
+    """The beginning of a file, which is all of a key; never waits for a writer."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         return stream.read(MOST_BYTES + 1)
 

@@ -1,7 +1,7 @@
 """The process of a site that speaks with the server; it holds no torch and cannot read the images.
 
 This stands where Flower's SuperNode would. A SuperNode fetches the app of a run and starts it; here
-no app is ever fetched, and letters of runs under any app but ours are refused unread.
+no app is ever fetched, and requests of runs under any app but ours are refused unread.
 """
 
 from __future__ import annotations
@@ -10,220 +10,134 @@ import argparse
 import json
 import os
 import ssl
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from flwr.app import Message
-from flwr.common.serde import message_from_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    ActivateNodeResponse,
-    DeactivateNodeRequest,
-    DeactivateNodeResponse,
-    PullMessagesRequest,
-    PullMessagesResponse,
-    PushMessagesRequest,
-    PushMessagesResponse,
-    RegisterNodeFleetRequest,
-    RegisterNodeFleetResponse,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ConfirmMessageReceivedResponse,
-    ObjectTree,
-    PullObjectRequest,
-    PullObjectResponse,
-    PushObjectRequest,
-    PushObjectResponse,
-)
-from flwr.proto.node_pb2 import Node
-from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
-
-from protofed.deploy.console import print_line
-from protofed.deploy.flower_client import (
-    OBJECT_FRAME,
-    CallError,
-    FlowerClient,
-    LetterCollector,
+from protofed.deploy.console import NETWORK, print_line
+from protofed.deploy.flower_client import CallError, FlowerClient, bundle_hash, call_patiently
+from protofed.deploy.flower_compat import (
+    ALREADY_ONLINE,
+    SMALL_ANSWER,
+    FleetCalls,
+    Heartbeat,
+    ObjectCollector,
     ProtobufMessage,
     T,
-    as_parcel,
-    as_record,
-    bundle_hash,
-    call_patiently,
-    error_reply,
+    WaitingRequest,
 )
-from protofed.deploy.preflight import NETWORK
 from protofed.deploy.site_keyring import SiteKey
 from protofed.deploy.worker_socket import NO_QUESTION, ask_worker
 from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_pipe, stop_on_sigterm
 
-HEARTBEAT = 12.0  # seconds; who misses two of them is gone
+HEARTBEAT = 12.0  # seconds; a site that misses two of them is offline
 BEAT_EVERY = 5.0  # seconds
 PARTS_SECONDS = 60.0  # for the parts of a message that is announced
 PAUSE = 0.05  # seconds between two looks for them
 LONGEST_REPLY = 3600.0  # seconds for which a reply is offered to a server that is away
-REFUSED = 6  # Flower's number for an app that was not accepted
-
-
-class WaitingRequest(NamedTuple):
-    """A message that waits at the server; its content is not here yet."""
-
-    message: Message
-    tree: ObjectTree
-
-    @property
-    def run(self) -> int:
-        """Flower's number of the run that it belongs to."""
-        return int(self.message.metadata.run_id)
 
 
 class FleetConnection:
-    """One site that is online at one server, from `open` to `close`."""
+    """One site that is online at one server, from :meth:`open` to :meth:`close`.
+
+    `keys` is the site's folder of keys; without one, the site brings a key of its own, which only
+    a server without registered keys takes, and speaks plain HTTP.
+    """
 
     def __init__(self, server: str, keys: Path | None):
         self.key = SiteKey(keys / "site.key" if keys else None)
-        self.registers = keys is None  # who has no key from the coordinator brings its own
+        self.registers = keys is None
         trust = ssl.create_default_context(cafile=str(keys / "ca.crt")) if keys else None
         scheme = "https" if keys else "http"
         self.client = FlowerClient(f"{scheme}://{server}", "SuperNode", trust, self.key.headers)
-        self.node = Node()
-        self.left = threading.Event()
+        self.calls = FleetCalls(self.client.call)
+        self.heartbeat = Heartbeat(lambda: self.calls.beat(HEARTBEAT), BEAT_EVERY)
+        self.online = 0  # this site's number while it is online
 
     def open(self, before: int = 0) -> int:
-        """Go online; this site's number. `before` is the number it had, if it may not have left.
+        """Go online; return this site's number. `before` is the number it had, if it crashed.
 
-        A server lets nobody in under the key of a site that it takes to be there.
+        A server admits nobody under the key of a site that it believes to be online, so an earlier
+        process of this site is signed off first.
         """
         if self.registers:
-            asked = RegisterNodeFleetRequest(public_key=self.key.public)
-            self.client.call("fleet/register-node", asked, RegisterNodeFleetResponse)
+            self.calls.register(self.key.public)
         if before:
             with suppress(CallError):
-                self._leave(before)
-        asked_in = ActivateNodeRequest(public_key=self.key.public, heartbeat_interval=HEARTBEAT)
-        found = self.client.call("fleet/activate-node", asked_in, ActivateNodeResponse)
-        self.node = Node(node_id=found.node_id)
-        threading.Thread(target=self._beat, daemon=True).start()
-        return int(found.node_id)
+                self.calls.deactivate(before)
+        self.online = self.calls.activate(self.key.public, HEARTBEAT)
+        self.heartbeat.start()
+        return self.online
 
-    def _leave(self, number: int) -> None:
-        asked = DeactivateNodeRequest(node_id=number)
-        self.client.call("fleet/deactivate-node", asked, DeactivateNodeResponse)
+    def next_request(self) -> WaitingRequest | None:
+        """The next request to this site, if one waits."""
+        return self.calls.next_request()
 
-    def _beat(self) -> None:
-        """Say every few seconds that this site is still there; a lost word is said again."""
-        asked = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
-        while not self.left.wait(BEAT_EVERY):
-            with suppress(ProtofedError):
-                self.client.call("fleet/send-node-heartbeat", asked, SendNodeHeartbeatResponse)
+    def app_of_run(self, run: int) -> tuple[str, str]:
+        """The app of a run as the server states it: its name, and the SHA-256 of its bundle."""
+        return self.calls.app_of_run(run)
 
-    def next_letter(self) -> WaitingRequest | None:
-        """The next letter to this site, if one waits."""
-        asked = PullMessagesRequest(node=self.node)
-        found = self.client.call("fleet/pull-messages", asked, PullMessagesResponse)
-        if not found.messages_list or not found.message_object_trees:
-            return None
-        try:
-            message = message_from_proto(found.messages_list[0])
-        except Exception as fault:  # a stranger's message may fail in any way
-            raise ProtofedError(f"a message that is none: {type(fault).__name__}") from fault
-        return WaitingRequest(message, found.message_object_trees[0])
+    def content(self, request: WaitingRequest, most: int) -> bytes:
+        """Fetch the content of a request; more than `most` bytes are not taken.
 
-    def app_of(self, run: int) -> tuple[str, str]:
-        """The app of a run as the server tells it: its name, and the SHA-256 of its bundle."""
-        asked = GetRunRequest(node=self.node, run_id=run)
-        told = self.client.call("fleet/get-run", asked, GetRunResponse).run
-        return told.fab_id, told.fab_hash
-
-    def content(self, letter: WaitingRequest, most: int) -> bytes:
-        """What a letter says; more than `most` bytes are not taken."""
+        It can be fetched while the coordinator still hands in its parts.
+        """
+        parts, end = ObjectCollector(request.tree, most), time.monotonic() + PARTS_SECONDS
 
         def pull(name: str, allowed: int) -> bytes | None:
-            asked = PullObjectRequest(node=self.node, run_id=letter.run, object_id=name)
-            found = self.client.call(
-                "fleet/pull-object", asked, PullObjectResponse, allowed + OBJECT_FRAME
-            )
-            if not found.object_found:
-                raise ProtofedError("a part of the message is gone")
-            return found.object_content if found.object_available else None
+            return self.calls.pull_object(request.run, name, allowed)
 
-        found = self._collected(LetterCollector(letter.tree, most), pull)
-        number = letter.message.metadata.message_id
-        asked = ConfirmMessageReceivedRequest(
-            node=self.node, run_id=letter.run, message_object_id=number
-        )
-        self.client.call("fleet/confirm-message-received", asked, ConfirmMessageReceivedResponse)
-        return found
-
-    def _collected(self, parts: LetterCollector, pull: Callable[[str, int], bytes | None]) -> bytes:
-        """A letter, which can be fetched while the coordinator still hands in its parts."""
-        end = time.monotonic() + PARTS_SECONDS
         while (found := parts.collect(pull)) is None:
             if time.monotonic() > end:
                 raise ProtofedError("a part of the message did not come")
             time.sleep(PAUSE)
+        self.calls.confirm(request.run, request.number)
         return found
 
-    def answer(self, letter: WaitingRequest, content: bytes, seconds: float) -> None:
-        """Hand in the answer to a letter, which took some seconds to make."""
-        self._push(letter, Message(as_record(content), reply_to=letter.message), seconds)
+    def answer(self, request: WaitingRequest, content: bytes, seconds: float) -> None:
+        """Hand in the answer to a request, which took some seconds to make."""
+        self._push(request, content, seconds)
 
-    def refuse(self, letter: WaitingRequest, reason: str) -> None:
-        """Say in words that there is no answer."""
-        self._push(letter, error_reply(letter.message, REFUSED, reason), 0.0)
+    def refuse(self, request: WaitingRequest, reason: str) -> None:
+        """Hand in the reason why there is no answer."""
+        self._push(request, reason, 0.0)
 
-    def _push(self, letter: WaitingRequest, reply: Message, seconds: float) -> None:
-        parcel = as_parcel(reply)
-        asked = PushMessagesRequest(
-            node=self.node,
-            messages_list=[parcel.head],
-            message_object_trees=[parcel.tree],
-            clientapp_runtime_list=[seconds],
-        )
-        wait = min(LONGEST_REPLY, letter.message.metadata.ttl)
-        taken = self._patiently("fleet/push-messages", asked, PushMessagesResponse, wait)
-        for name in taken.objects_to_push:
-            if name in parcel.objects:
-                part = PushObjectRequest(
-                    node=self.node,
-                    run_id=letter.run,
-                    object_id=name,
-                    object_content=parcel.objects[name],
-                    session_id=taken.session_id,
-                )
-                self._patiently("fleet/push-object", part, PushObjectResponse, wait)
+    def _push(self, waiting: WaitingRequest, content: bytes | str, seconds: float) -> None:
+        """Hand in a reply; while the server is away, for as long as anybody may wait for it."""
+        wait = min(LONGEST_REPLY, waiting.seconds)
 
-    def _patiently(self, name: str, asked: ProtobufMessage, kind: type[T], wait: float) -> T:
-        return call_patiently(lambda: self.client.call(name, asked, kind), wait)
+        def call(name: str, request: ProtobufMessage, kind: type[T], most: int = SMALL_ANSWER) -> T:
+            return call_patiently(lambda: self.client.call(name, request, kind, most), wait)
+
+        self.calls.push_reply(waiting, content, seconds, call)
 
     def close(self) -> None:
-        """Go offline, if the server still hears it."""
-        if not self.left.is_set() and self.node.node_id:
+        """Go offline, if the server can still be reached."""
+        self.heartbeat.stop()
+        if self.online:
             with suppress(ProtofedError):
-                self._leave(self.node.node_id)
-        self.left.set()
+                self.calls.deactivate(self.online)
+        self.online = 0
         self.client.close()
 
 
-LOOK = 0.3  # seconds between two looks for letters
+LOOK = 0.3  # seconds between two looks for requests
 RETRY = 3.0  # seconds before a server is tried again
 PATIENCE = 120.0  # seconds for a worker that is being started again
-STILL_THERE = "2004"  # Flower's number for a site that it takes to be online
 MOST_RECORDED = 2 << 20  # bytes of lines on foreign apps
 FOREIGN_APPS = "foreign-apps.jsonl"
 MOST_RUNS = 1_000  # of which the app is remembered
-CHECK = "`protofed join` with --check looks closer"
+CHECK = "the preflight check of `protofed join` says more"
 
 
 class SiteLink:
-    """Goes online, carries letters to the worker and answers back, and goes online again."""
+    """Keeps a site online, and carries requests to its worker and answers back.
+
+    `folder` is the only one it may write to; `most` is the largest request in bytes. It passes on
+    bytes that it does not interpret. Requests of runs under any app but protofed's are refused,
+    printed and recorded.
+    """
 
     def __init__(self, server: str, name: str, keys: Path | None, folder: Path, most: int):
         self.server, self.name, self.keys, self.most = server, name, keys, most
@@ -232,21 +146,21 @@ class SiteLink:
         self.last = ""
 
     def run(self, socket: Path) -> None:
-        """Until this process is ended."""
+        """Work until this process is ended; a lost connection is made again."""
         while True:
-            line = FleetConnection(self.server, self.keys)
+            connection = FleetConnection(self.server, self.keys)
             try:
-                self.number.write_text(f"{line.open(self._before())}\n")
-                self.tell(f"joined {self.server}")
+                self.number.write_text(f"{connection.open(self._before())}\n")
+                self.report(f"joined {self.server}")
                 while True:
-                    if not self._work(line, socket):
+                    if not self._work(connection, socket):
                         time.sleep(LOOK)
             except CallError as fault:
-                self.tell(f"{self._reason(fault)}; trying again")
+                self.report(f"{self._reason(fault)}; trying again")
             except (ProtofedError, OSError) as fault:  # what a server sends must not end this
-                self.tell(f"{self.server}: {fault}; trying again")
+                self.report(f"{self.server}: {fault}; trying again")
             finally:
-                line.close()
+                connection.close()
             time.sleep(RETRY)
 
     def _before(self) -> int:
@@ -257,49 +171,49 @@ class SiteLink:
             return 0
         return int(told) if told.isdecimal() and self.keys else 0
 
-    def _work(self, line: FleetConnection, socket: Path) -> bool:
-        """Carry one letter, if one waits."""
+    def _work(self, connection: FleetConnection, socket: Path) -> bool:
+        """Carry one request, if one waits."""
         try:
-            letter = line.next_letter()
-            if letter is None:
+            request = connection.next_request()
+            if request is None:
                 return False
-            self._carry(line, letter, socket)
+            self._carry(connection, request, socket)
         except CallError as fault:
             if fault.status in (0, 401) or fault.may_pass:
                 raise  # the server has gone, or does not know this site any more
-            self.tell(f"a message was lost: {fault}")
+            self.report(f"a message was lost: {fault}")
             return False  # which is followed by a pause
         except (ProtofedError, TimeoutError) as fault:
-            self.tell(f"a message was refused: {fault}")
+            self.report(f"a message was refused: {fault}")
             return False
         return True
 
-    def _carry(self, line: FleetConnection, letter: WaitingRequest, socket: Path) -> None:
-        if not self._is_ours(line, letter):
-            line.refuse(letter, "this site runs no app but protofed's own")
+    def _carry(self, connection: FleetConnection, request: WaitingRequest, socket: Path) -> None:
+        if not self._is_ours(connection, request):
+            connection.refuse(request, "this site runs no app but protofed's own")
             return
         began = time.monotonic()
         try:
-            content = line.content(letter, self.most)
+            content = connection.content(request, self.most)
             answer = ask_worker(socket, content, PATIENCE)
             if answer == NO_QUESTION:
                 raise ProtofedError("not a question of protofed's")
         except (ProtofedError, TimeoutError) as fault:
             if not isinstance(fault, CallError):
-                line.refuse(letter, str(fault))
+                connection.refuse(request, str(fault))
             raise
-        line.answer(letter, answer, time.monotonic() - began)
+        connection.answer(request, answer, time.monotonic() - began)
 
-    def _is_ours(self, line: FleetConnection, letter: WaitingRequest) -> bool:
-        """Whether a run was started with our bundle; any other app is told of and recorded."""
-        if letter.run not in self.ours:
-            app, found = line.app_of(letter.run)
+    def _is_ours(self, connection: FleetConnection, request: WaitingRequest) -> bool:
+        """Whether a run was started with our bundle; any other app is reported and recorded."""
+        if request.run not in self.ours:
+            app, found = connection.app_of_run(request.run)
             while len(self.ours) >= MOST_RUNS:
                 self.ours.pop(next(iter(self.ours)))
-            self.ours[letter.run] = found == bundle_hash()
-            if not self.ours[letter.run]:
+            self.ours[request.run] = found == bundle_hash()
+            if not self.ours[request.run]:
                 self._report(app, found)
-        return self.ours[letter.run]
+        return self.ours[request.run]
 
     def _report(self, app: str, found: str) -> None:
         print_line(
@@ -317,27 +231,27 @@ class SiteLink:
             return f"{self.server} does not show the certificate of this federation; {CHECK}"
         if fault.status == 0 or fault.may_pass:
             return f"{self.server} does not answer ({NETWORK})"
-        if STILL_THERE in str(fault):
+        if ALREADY_ONLINE in str(fault):
             return (
-                f"{self.server} takes {self.name} to be there already: after a crash that lasts "
-                f"half a minute; if it stays so, another `join` has the same keys"
+                f"{self.server} believes {self.name} to be online already: after a crash this "
+                f"lasts half a minute; if it persists, another `join` uses the same keys"
             )
         if fault.status == 401:
             return (
                 f"{self.server} refuses the key of {self.name}: it is not registered there, or "
-                f"the clocks differ; ask who runs the server; {CHECK}"
+                f"the clocks differ; ask the coordinator; {CHECK}"
             )
         return f"{self.server} {fault}"
 
-    def tell(self, text: str) -> None:
-        """Say something, unless it was the last thing said."""
+    def report(self, text: str) -> None:
+        """Print a line, unless it was the last one printed."""
         if text != self.last:
             self.last = text
             print_line(text)
 
 
 def link_main() -> None:
-    """Speak with the server until the parent ends."""
+    """Run the link of a site until its parent ends: ``python -m protofed.deploy.site_link``."""
     parser = argparse.ArgumentParser()
     for name in ("server", "name", "folder", "socket", "most", "life", "keys"):
         parser.add_argument(f"--{name}", required=name != "keys")

@@ -31,6 +31,7 @@ from protofed.deploy.request_judge import (
     RUN_NAME,
     AnsweredRun,
     AnswerLedger,
+    LedgerLine,
     RequestJudge,
     RunDescription,
     check_answers,
@@ -49,7 +50,7 @@ from protofed.engines.site_protocol import (
     make_refusal,
     make_response,
 )
-from protofed.errors import ProtofedError, printable_text
+from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.federation.environment import data_fingerprints
 from protofed.federation.remote_sites import SiteDescription, site_place, software_versions
 from protofed.runtime.child_process import exit_with_pipe
@@ -57,10 +58,15 @@ from protofed.runtime.resources import tune_malloc
 
 LOG = "worker.log at the site"
 MOST_TRACEBACKS = 50
+MOST_REPORTED = 1_000  # refusals that are remembered as printed
 
 
 class RunSeat(NamedTuple):
-    """This site's place in one run."""
+    """This site's place in one run.
+
+    `own` is its place as a client, None if it is left out of the training; `server` is what the
+    method's server side sees, and `test` are the test images.
+    """
 
     brief: RunDescription
     server: Site
@@ -74,11 +80,11 @@ class RunSeat(NamedTuple):
 
 
 class RequestHandler:
-    """Answers one question at a time; what it must remember lies in files below `home`.
+    """Answers one request at a time; what it must remember is in files below `home`.
 
-    Every question is judged first: by its form, by what its run is about, by the policy, and by
-    what was answered before. What happens is said on stdout, for who has let this site join;
-    names of files only there.
+    Every request is judged first: by its form, by what its run is about, by the policy, and by what
+    was answered before. What happens is printed, for the owner of the site; names of files appear
+    only there.
     """
 
     def __init__(self, name: str, data: Path, home: Path, policy: SitePolicy):
@@ -87,11 +93,15 @@ class RequestHandler:
         self.judge = RequestJudge(policy, self.ledger)
         self.broken = 0  # questions that ended in a fault of the program
         self.seats: dict[str, RunSeat] = {}  # the newest alone
-        self.skipped: dict[str, str] = {}  # files that were told of
+        self.skipped: dict[str, str] = {}  # files that were reported
+        self.reported: set[tuple[str, str]] = set()  # refusals: run and reason
 
-    def answer(self, letter: bytes) -> bytes:
-        """A packed answer to a packed question; faults are answers too."""
-        ask = unpack_tree(letter, self.policy.most_bytes)
+    def answer(self, content: bytes) -> bytes:
+        """Answer a packed request with a packed response; a refusal is a response too.
+
+        Bytes that are no request at all raise a ProtofedError.
+        """
+        ask = unpack_tree(content, self.policy.most_bytes)
         if type(ask) is not SiteRequest:
             raise ProtofedError(f"a {type(ask).__name__} is no question")
         work = {
@@ -112,17 +122,23 @@ class RequestHandler:
             return pack_tree(self._refused(ask, f"{type(fault).__name__}, see {LOG}"))
 
     def _refused(self, ask: SiteRequest, reason: str) -> SiteResponse:
-        """A refusal, told here and put on record."""
+        """A refusal, put on record; in a run the same one is printed once."""
         what = ask.what if type(ask.what) is str else "?"
-        self.ledger.write_refusal(_run_of(ask), printable_text(what, 20), reason)
-        print_line(f"{_title(ask)}refused: {reason}")
+        run = _run_of(ask)
+        self.ledger.write_refusal(run, printable_text(what, 20), reason)
+        if (run, reason) not in self.reported:
+            print_line(f"{_title(ask)}refused: {reason}")
+        if run:
+            self.reported.add((run, reason))
+        if len(self.reported) > MOST_REPORTED:
+            self.reported.clear()
         return make_refusal(ask, reason)
 
     def _hello(self, ask: SiteRequest) -> SiteResponse:
-        return make_response(ask, told=self.name)
+        return make_response(ask, text=self.name)
 
     def _describe(self, ask: SiteRequest) -> SiteResponse:
-        """What this site offers; a run that its policy forbids is refused here already."""
+        """Describe this site; a run that its policy forbids is refused here already."""
         inquiry = parse_inquiry(ask.brief)
         self.judge.inquiry(inquiry)
         self.judge.side(inquiry.side)
@@ -140,7 +156,7 @@ class RequestHandler:
             note=domain.note,
             versions=software_versions(),
         )
-        return make_response(ask, told=json.dumps(offer._asdict()))
+        return make_response(ask, text=json.dumps(offer._asdict()))
 
     def _images(self, side: int) -> tuple[Domain, tuple[str, ...]]:
         """This site's images; what is wrong with them is for its own log alone."""
@@ -152,7 +168,7 @@ class RequestHandler:
             raise ProtofedError(f"its images cannot be used, see {LOG}") from fault
         if skipped and skipped != self.skipped:
             names = name_some([f"{name} ({why})" for name, why in skipped.items()])
-            print_line(f"{len(skipped)} files of {self.data} are skipped: {names}")
+            print_line(f"skipping {count_noun(len(skipped), 'file')} of {self.data}: {names}")
         self.skipped = skipped
         return domain, classes
 
@@ -172,15 +188,15 @@ class RequestHandler:
             self.seats = {ask.brief: RunSeat(brief, *place)}
         if record is None:
             label = brief.experiment.method.info.label
-            print_line(f"{_title(ask)}{label}, {brief.experiment.rounds} rounds")
-            self.ledger.write(ask.run, brief.digest, "begin")
+            print_line(f"{_title(ask)}{label}, {count_noun(brief.experiment.rounds, 'round')}")
+            self.ledger.write(LedgerLine("begin", ask.run, brief.digest))
             record = self.ledger.runs[ask.run]
         return self.seats[ask.brief], record
 
     def _train(self, ask: SiteRequest) -> SiteResponse:
-        """A leg of training; asked again from the same state, the answer is the one given before.
+        """Train for one exchange; the same message from the same state gets the reply of before.
 
-        The policy is applied on the way out, so that one that was tightened holds for old replies.
+        The policy is applied on the way out, so a stricter one holds for old replies too.
         """
         seat, record = self._seat(ask)
         if seat.own is None:
@@ -193,14 +209,15 @@ class RequestHandler:
         kept = store.at(ask, key)
         if kept is None:
             self.judge.training(ask, record)
-            self.ledger.write(ask.run, seat.brief.digest, "train", ask.round, ask.leg, key)
+            place = ask.round + 1, ask.exchange + 1
+            self.ledger.write(LedgerLine("train", ask.run, seat.brief.digest, *place, key))
             kept = self._trained(ask, seat, seat.own, state)
             store.keep(ask, key, kept)
         failed = isinstance(kept.reply, Failure)
         return make_response(ask, reply=kept.reply if failed else self.policy.filtered(kept.reply))
 
     def _trained(self, ask: SiteRequest, seat: RunSeat, site: Site, state: Any) -> KeptReply:
-        """What comes of a leg."""
+        """What comes of the training in one exchange."""
         began = time.monotonic()
         with torch_threads(seat.brief.experiment.threads):
             reply, after = try_training(seat.method, site, ask.received, state, ask.step)
@@ -219,11 +236,12 @@ class RequestHandler:
         self.judge.scoring(ask, seat.brief, record, key)
         check_test_counts(seat.test.labels, self.policy)
         # On record before it is looked at: a refusal tells something of the answers, too.
-        self.ledger.write(ask.run, seat.brief.digest, "score", ask.round, message=key)
+        line = LedgerLine("score", ask.run, seat.brief.digest, ask.round, message=key)
+        self.ledger.write(line)
         with torch_threads(seat.brief.experiment.threads):
             check_answers(seat.method, site, ask.received, state, seat.test, self.policy)
             counted = count_correct(seat.method, site, ask.received, state, seat.test)
-        return make_response(ask, told=counts_to_json(counted))
+        return make_response(ask, text=counts_to_json(counted))
 
 
 def _key(received: Message, state: Any) -> str:
@@ -242,13 +260,13 @@ def _title(ask: SiteRequest) -> str:
 
 
 def _tell_trained(ask: SiteRequest, fault: str, seconds: float) -> None:
-    leg = f", exchange {ask.leg + 1}" if ask.leg else ""
+    leg = f", exchange {ask.exchange + 1}" if ask.exchange else ""
     how = fault or f"trained in {seconds:.1f} s"
     print_line(f"{_title(ask)}round {ask.round + 1} of {ask.rounds}{leg}: {how}")
 
 
 def worker_main_site() -> None:
-    """Answer at a socket until the parent ends."""
+    """Run the worker of a site: answer at a socket until the parent ends."""
     parser = argparse.ArgumentParser()
     for name in ("name", "data", "home", "socket", "policy", "life"):
         parser.add_argument(f"--{name}", required=name != "policy")
@@ -257,17 +275,18 @@ def worker_main_site() -> None:
     tune_malloc()
     policy = read_policy(Path(given.policy) if given.policy else None)
     limit_memory(policy.max_memory_gb)
-    desk = RequestHandler(given.name, Path(given.data), Path(given.home), policy)
+    handler = RequestHandler(given.name, Path(given.data), Path(given.home), policy)
     with open_worker_socket(Path(given.socket)) as door:
         while True:
             # A link that was killed while it waited: the next one asks again.
             with suppress(EOFError, OSError, AuthenticationError), door.accept() as connection:
-                _serve(desk, connection)
+                _serve(handler, connection)
 
 
 def limit_memory(gigabytes: float | None) -> None:
-    """Let this process take so much memory, or four fifths of the machine's: what a server asks
-    for beyond that is refused as one answer, instead of bringing the machine down.
+    """Limit the memory of this process to some gigabytes, else to four fifths of the machine's.
+
+    A request that needs more is then refused, instead of bringing the machine down.
     """
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     most = int(gigabytes * 1e9) if gigabytes else pages * 4 // 5
@@ -275,10 +294,10 @@ def limit_memory(gigabytes: float | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def _serve(desk: RequestHandler, connection: Connection) -> None:
-    letter = connection.recv_bytes(desk.policy.most_bytes)
+def _serve(handler: RequestHandler, connection: Connection) -> None:
+    content = connection.recv_bytes(handler.policy.most_bytes)
     try:
-        answer = desk.answer(letter)
+        answer = handler.answer(content)
     except (ProtofedError, MemoryError) as fault:  # not even a question
         print(f"refused: {fault or type(fault).__name__}", file=sys.stderr, flush=True)
         answer = NO_QUESTION

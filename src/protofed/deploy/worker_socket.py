@@ -20,7 +20,10 @@ PAUSE = 0.5  # seconds between attempts to reach a worker that is being started 
 
 
 def open_worker_socket(place: Path) -> Listener:
-    """A socket at a place, with a fresh key beside it."""
+    """Open a socket at `place`, with a new key in a file beside it.
+
+    Only its owner can read the key, and only a caller with the key is heard.
+    """
     place.unlink(missing_ok=True)
     key = _key(place)
     key.unlink(missing_ok=True)
@@ -31,20 +34,24 @@ def open_worker_socket(place: Path) -> Listener:
     return Listener(str(place), family=FAMILY, backlog=16, authkey=secret)
 
 
-def ask_worker(place: Path, letter: bytes, patience: float) -> bytes:
-    """The worker's answer; one that died is asked again, which changes nothing, for a while."""
+def ask_worker(place: Path, content: bytes, patience: float) -> bytes:
+    """Send a request to the worker and return its answer.
+
+    A worker that died is asked again for `patience` seconds, because it is being restarted;
+    repeating a request changes nothing there.
+    """
     end = time.monotonic() + patience
     while True:
         with suppress(OSError, EOFError, AuthenticationError):
-            return _once(place, letter)
+            return _once(place, content)
         if time.monotonic() > end:
             raise TimeoutError(f"the site's worker does not answer at {place}")
         time.sleep(PAUSE)
 
 
-def _once(place: Path, letter: bytes) -> bytes:
+def _once(place: Path, content: bytes) -> bytes:
     with Client(str(place), family=FAMILY, authkey=_key(place).read_bytes()) as connection:
-        connection.send_bytes(letter)
+        connection.send_bytes(content)
         return connection.recv_bytes()
 
 

@@ -1,4 +1,4 @@
-"""What the runner asks of an engine."""
+"""What a run asks of an engine, and the events that a round reports."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ from typing import Any, NamedTuple, Protocol
 
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
-from protofed.core.metrics import Tallies
+from protofed.core.metrics import CorrectCounts
 from protofed.core.reply_validation import ReplyTemplate
 from protofed.core.site import ClientId, RoundContext, Site
 from protofed.errors import DivergedError, ProtofedError, printable_text
 from protofed.runtime.resources import explain_oom
 
-MOST_ID = 60  # letters of a client's id that anybody is shown
+MOST_ID = 60  # characters of a client's id that are shown
 
 
 class RoundEvent(NamedTuple):
-    """What went wrong in a leg: with one client's reply, or (no client) with the whole round."""
+    """Something that went wrong in an exchange: one client's reply, or (no client) the whole round.
+
+    The context counts from 0; texts and events.jsonl count rounds and exchanges from 1.
+    """
 
     context: RoundContext
     client: ClientId | None
     reason: str
-    diverged: bool = False  # the client itself reports that its training turned NaN
-    refused: bool = False  # a reply came, but not as the method's schema says
+    diverged: bool = False  # the client reports that its own training became NaN or infinite
+    refused: bool = False  # a reply came, but it does not fit the method's schema
 
     @property
     def describe(self) -> str:
         """The event on one line, for people."""
-        where = f"round {self.context.round + 1}, leg {self.context.exchange + 1}"
+        where = f"round {self.context.round + 1}, exchange {self.context.exchange + 1}"
         who = "" if self.client is None else f"client {printable_text(str(self.client), MOST_ID)}: "
         return f"{where}: {who}{self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: a line of events.jsonl; rounds and legs count from 1."""
+        """As plain data: a line of events.jsonl; rounds and exchanges count from 1."""
         known = self.client is None or type(self.client) is int
         return {
             "round": self.context.round + 1,
@@ -47,9 +50,12 @@ class RoundEvent(NamedTuple):
 def expected_reply(
     method: Method[S, C], site: Site, client: ClientId, received: Message, context: RoundContext
 ) -> ReplyTemplate:
-    """What a client's reply to `received` is held against; `site` is the server's."""
-    letter = method.reply_schema(site, received, context)
-    return ReplyTemplate(letter, method.payload.optional, site.sizes[client])
+    """What a client's reply to `received` is compared with; `site` is the server's.
+
+    Combines the method's `reply_schema` and optional parts with the client's declared size.
+    """
+    template = method.reply_schema(site, received, context)
+    return ReplyTemplate(template, method.payload.optional, site.sizes[client])
 
 
 def require_replies(replies: Mapping[ClientId, Message | Failure]) -> dict[ClientId, Message]:
@@ -63,7 +69,11 @@ def require_replies(replies: Mapping[ClientId, Message | Failure]) -> dict[Clien
 def try_training(
     method: Method[S, C], site: Site, received: Message, state: C, context: RoundContext
 ) -> tuple[Message | Failure, C]:
-    """Let a client train; if its training diverges, that is a failure and its old state stays."""
+    """Let a client train; returns its reply and its new state.
+
+    If its training diverges, returns a `Failure` and the old state. Running out of memory is raised
+    as a `ProtofedError` that names the client.
+    """
     try:
         with explain_oom(f"client {site.id}, in round {context.round + 1},"):
             return method.train(site, received, state, context)
@@ -72,9 +82,13 @@ def try_training(
 
 
 class Engine(Protocol):
-    """Carries messages to the clients and back, and holds what the clients keep private."""
+    """Brings messages to the clients and replies back, and keeps the clients' private states.
 
-    news: list[str]  # lines for people on what happened since somebody last emptied it
+    A method and `run_round` see no difference between engines: in one process, in several, or over
+    a network. `news` collects lines for people; whoever shows them empties the list.
+    """
+
+    news: list[str]  # lines for people about what happened since it was last emptied
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -83,16 +97,18 @@ class Engine(Protocol):
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
-        """The models of some clients, or of the server, on every test set that the engine can
-        bring them to; changes no state. Test sets that nobody could score are left out.
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
+        """Score clients' models, or the server's (id `SERVER`), on every test set within reach.
+
+        Returns the counts by client and by domain; domains that could not be scored are left out.
+        No state changes.
         """
 
     def save(self, folder: Path) -> None:
         """Write the private states of all clients into a folder."""
 
     def load(self, folder: Path) -> None:
-        """Take the private states back from a folder that `save` wrote."""
+        """Read the private states from a folder that `save` wrote."""
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Stop all processes and release resources; the engine cannot be used afterwards."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol
 
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
-from protofed.core.metrics import Tallies
+from protofed.core.metrics import CorrectCounts
 from protofed.core.reply_validation import FRAME, decode_reply
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import SERVER, ClientId, RoundContext, Site
@@ -25,124 +26,215 @@ from protofed.engines.site_protocol import (
 from protofed.errors import ProtofedError, printable_text
 
 PAUSE = 0.1  # seconds between two looks for answers
-LOOK = 1.0  # seconds between two looks at who is online
+LOOK = 1.0  # seconds between two looks at which sites are online
 HELLO_SECONDS = 60.0
+REPORT_AFTER = 20.0  # seconds without an answer after which those awaited are reported
+MOST_SENDS = 5  # of one request to one site, which may crash on it each time
+MOST_NAMED = 5  # sites in one report
 
 
 class NoAnswer(NamedTuple):
-    """Why there is no answer."""
+    """Why a site has not answered.
+
+    One that went `offline` may come back, and is then asked again.
+    """
 
     reason: str
+    offline: bool = False
 
 
 class OnlineSite(NamedTuple):
-    """A site that is connected, by its number; its name is "" if nobody vouches for it."""
+    """A connected site.
+
+    `node` is the number under which Flower knows it, `name` its registered name ("" without a
+    registered key), and `since` a text that changes whenever it connects again.
+    """
 
     node: int
     name: str
+    since: str = ""
 
 
 class OutgoingRequest(NamedTuple):
-    """What a site is sent, and how many bytes its answer may have."""
+    """A packed request to a site, and how many bytes its answer may have."""
 
     content: bytes
     max_answer_bytes: int
 
 
 class RequestChannel(Protocol):
-    """What carries letters."""
+    """What carries requests to sites and answers back; see `deploy.run_channel.RunChannel`."""
 
     def online(self) -> Iterable[OnlineSite]:
         """The sites that are connected now."""
 
-    def send(self, node: int, letter: bytes, seconds: float, most: int) -> str:
-        """Send a letter that is worth nothing after some seconds; its number, "" if not taken."""
+    def send(self, node: int, content: bytes, seconds: float, most: int) -> str:
+        """Send a request that expires after some seconds; its name, "" if it was not taken."""
 
     def answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
-        """The answers that have come by now, each once; to each letter, the bytes it may have."""
+        """The answers that have come by now, each once.
 
-    def forget(self, letters: Iterable[str]) -> None:
-        """Let go of letters whose answers nobody waits for any more."""
+        `waiting` maps the name of each request to the bytes that its answer may have.
+        """
+
+    def forget(self, requests: Iterable[str]) -> None:
+        """Drop requests whose answers are not awaited any more."""
+
+
+class PendingExchange:
+    """The state of one exchange: which sites have yet to be sent their request, or to answer.
+
+    `absent` sites are not online or were lost, `waiting` ones have been sent their request.
+    """
+
+    def __init__(self, requests: Mapping[str, OutgoingRequest]):
+        self.requests = requests
+        self.absent = list(requests)  # not sent, or lost with a connection
+        self.waiting: dict[str, str] = {}  # the site, by the request's name in the channel
+        self.connections: dict[str, OnlineSite] = {}  # to which a site's request was sent
+        self.answers: dict[str, bytes | NoAnswer] = {}
+        self.lost: dict[str, NoAnswer] = {}  # sites that went offline with their request
+        self.sends: Counter[str] = Counter()
+        self.began = time.monotonic()
+        self.last_answer = 0.0  # seconds from the beginning
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self.began
+
+    @property
+    def awaited(self) -> list[str]:
+        """The sites without an answer."""
+        return [name for name in self.requests if name not in self.answers]
+
+    def complete(self, least: int) -> bool:
+        """Whether there is nothing to wait for; absent sites count while answers are too few."""
+        good = sum(not isinstance(answer, NoAnswer) for answer in self.answers.values())
+        return not self.waiting and (not self.absent or good >= least)
+
+    def take(self, number: str, answer: bytes | NoAnswer) -> None:
+        """File an answer; a site that went offline is absent, and may be sent the request again."""
+        name = self.waiting.pop(number)
+        if isinstance(answer, NoAnswer) and answer.offline and self.sends[name] < MOST_SENDS:
+            self.lost[name] = answer
+            self.absent.append(name)
+        else:
+            self.answers[name] = answer
+            self.last_answer = self.seconds
 
 
 class SiteMessenger:
-    """Knows which sites are online, and brings letters to them and answers back.
+    """Knows which sites are online, sends them requests, and returns their answers.
 
-    Sites whose keys are registered have the names that they were registered with. Others are
-    asked for their names, and believed: only for a federation on one machine.
+    Sites with registered keys have the names that they were registered with. Others are asked for
+    their names, and believed, which is for trials on one machine only. `report` receives a line for
+    people when an answer is long in coming, or a request is sent again.
     """
 
-    def __init__(self, channel: RequestChannel):
-        self.channel = channel
-        self.names: dict[int, str] = {}  # by a site's number, in the order of arrival
-        self.hellos: dict[str, int] = {}  # letters to nodes without a name that are on their way
-        self.nameless = 0  # nodes that were online at the last look, and had not said their names
+    def __init__(self, channel: RequestChannel, report: Callable[[str], None] = lambda text: None):
+        self.channel, self.report = channel, report
+        self.names: dict[int, str] = {}  # by node number, in the order of arrival
+        self.hellos: dict[str, int] = {}  # requests to nodes without a name, not answered yet
+        self.nameless = 0  # nodes that were online at the last look without a known name
+        self.connections: dict[str, OnlineSite] = {}  # by name, as of the last look
+        self.usual = 0.0  # the longest time after which an answer came, in seconds
 
     def online(self) -> dict[str, int]:
-        """The sites that are online now; of two nodes of one name the newer one."""
-        nodes = list(self.channel.online())
-        self.names.update({each.node: each.name for each in nodes if each.name})
+        """The node numbers of the sites that are online now, by name.
+
+        Of two nodes of one name the newer one counts: the older one has crashed.
+        """
+        nodes = {each.node: each for each in self.channel.online()}
+        self.names.update({each.node: each.name for each in nodes.values() if each.name})
         asked = {*self.names, *self.hellos.values()}
         hello = pack_tree(SiteRequest("hello"))
-        for node in [each.node for each in nodes if each.node not in asked]:
+        for node in [node for node in nodes if node not in asked]:
             if number := self.channel.send(node, hello, HELLO_SECONDS, FRAME):
                 self.hellos[number] = node
         for number, answer in self._answers(dict.fromkeys(self.hellos, FRAME)).items():
             node = self.hellos.pop(number)
             if name := _name(answer):
                 self.names[node] = name
-        here = {each.node for each in nodes}
-        self.nameless = len(here - self.names.keys())
-        return {name: node for node, name in self.names.items() if node in here}
+        self.nameless = len(nodes.keys() - self.names.keys())
+        self.connections = {name: nodes[node] for node, name in self.names.items() if node in nodes}
+        return {name: site.node for name, site in self.connections.items()}
 
     def _answers(self, waiting: Mapping[str, int]) -> dict[str, bytes | NoAnswer]:
         return self.channel.answers(waiting) if waiting else {}
 
     def ask(
-        self, letters: Mapping[str, OutgoingRequest], deadline: float, least: int = 1
+        self, requests: Mapping[str, OutgoingRequest], deadline: float, least: int = 1
     ) -> dict[str, bytes | NoAnswer]:
-        """Each site's answer, or why there is none, after at most `deadline` seconds.
+        """Send each site its request; each site's answer, or why there is none.
 
-        Who is not online is not waited for, unless there would be fewer than `least` answers.
+        Takes at most `deadline` seconds. Sites that are not online are not waited for, unless there
+        would be fewer than `least` answers. A site that connects again before it has answered is
+        sent its request again: it may have crashed with it. It answers a request that it has
+        answered before from its disk.
         """
-        end, looked = time.monotonic() + deadline, -LOOK
-        absent, waiting = list(letters), dict[str, str]()
-        answers: dict[str, bytes | NoAnswer] = {}
-        while (left := end - time.monotonic()) > 0:
-            if absent and time.monotonic() - looked >= LOOK:
+        pending, looked = PendingExchange(requests), -LOOK
+        report_after = max(REPORT_AFTER, 2 * self.usual)
+        while (left := deadline - pending.seconds) > 0:
+            if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
-                self._send(letters, absent, waiting, answers, left)
-            most = {number: letters[name].max_answer_bytes for number, name in waiting.items()}
-            for number, answer in self._answers(most).items():
-                answers[waiting.pop(number)] = answer
-            good = sum(not isinstance(answer, NoAnswer) for answer in answers.values())
-            if not waiting and (not absent or good >= least):
+                self._send(pending, left)
+            self._receive(pending)
+            if pending.complete(least):
                 break
+            if pending.seconds > report_after:
+                report_after = 2 * pending.seconds
+                self._report_awaited(pending, deadline)
             time.sleep(PAUSE)
-        self.channel.forget(waiting)
-        missing = dict.fromkeys(absent, NoAnswer("is not online"))
-        slow = dict.fromkeys(waiting.values(), NoAnswer(f"no answer within {deadline:g} s"))
-        return {**answers, **missing, **slow}
+        self.usual = max(self.usual, pending.last_answer)
+        self.channel.forget(pending.waiting)
+        missing = dict.fromkeys(pending.absent, NoAnswer("is not online")) | pending.lost
+        late = NoAnswer(f"no answer within {deadline:g} s")
+        slow = dict.fromkeys(pending.waiting.values(), late)
+        return {**missing, **slow, **pending.answers}
 
-    def _send(
-        self,
-        letters: Mapping[str, OutgoingRequest],
-        absent: list[str],
-        waiting: dict[str, str],
-        answers: dict[str, bytes | NoAnswer],
-        seconds: float,
-    ) -> None:
-        """Send their letters to those who have come online; they are absent no more."""
-        online = self.online()
-        for name in [name for name in absent if name in online]:
-            absent.remove(name)
-            letter = letters[name]
+    def _receive(self, pending: PendingExchange) -> None:
+        """Take the answers that are there."""
+        most = {
+            number: pending.requests[name].max_answer_bytes
+            for number, name in pending.waiting.items()
+        }
+        for number, answer in self._answers(most).items():
+            pending.take(number, answer)
+
+    def _send(self, pending: PendingExchange, seconds: float) -> None:
+        """Send their requests to sites that have come online, or come online again."""
+        self.online()
+        self._drop_broken(pending)
+        for name in [name for name in pending.absent if name in self.connections]:
+            pending.absent.remove(name)
+            pending.sends[name] += 1
+            request, site = pending.requests[name], self.connections[name]
             if number := self.channel.send(
-                online[name], letter.content, seconds, letter.max_answer_bytes
+                site.node, request.content, seconds, request.max_answer_bytes
             ):
-                waiting[number] = name
+                pending.waiting[number], pending.connections[name] = name, site
             else:
-                answers[name] = NoAnswer("the message could not be sent")
+                pending.answers[name] = NoAnswer("the message could not be sent")
+            if pending.sends[name] > 1:
+                self.report(f"{name} has rejoined: what it had not answered is sent again")
+
+    def _drop_broken(self, pending: PendingExchange) -> None:
+        """Give up requests that went to an earlier connection of a site that has a new one."""
+        for number, name in list(pending.waiting.items()):
+            now = self.connections.get(name, pending.connections[name])
+            if now != pending.connections[name] and pending.sends[name] < MOST_SENDS:
+                del pending.waiting[number]
+                pending.absent.append(name)
+                self.channel.forget([number])
+
+    def _report_awaited(self, pending: PendingExchange, deadline: float) -> None:
+        names = pending.awaited
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        self.report(
+            f"waiting for {', '.join(names[:MOST_NAMED])}{more}: no answer after "
+            f"{pending.seconds:.0f} s of at most {deadline:g} s"
+        )
 
 
 def _name(answer: bytes | NoAnswer) -> str:
@@ -150,7 +242,7 @@ def _name(answer: bytes | NoAnswer) -> str:
     if isinstance(answer, NoAnswer):
         return ""
     try:
-        name = check_response(unpack_tree(answer, most=FRAME), SiteRequest("hello").question).told
+        name = check_response(unpack_tree(answer, most=FRAME), SiteRequest("hello").question).text
     except ProtofedError:
         return ""
     return name if SITE_NAME.fullmatch(name) else ""
@@ -160,7 +252,11 @@ MOST_REASON = 300
 
 
 class RunInfo(NamedTuple):
-    """What the sites are told of a run with every message."""
+    """What every site learns of a run with every request.
+
+    `name` is the one under which they keep their states, `brief` is JSON: the spec, and what the
+    sites have agreed on.
+    """
 
     name: str  # states are kept under it
     brief: str  # JSON: the spec and what the sites have agreed on
@@ -168,32 +264,39 @@ class RunInfo(NamedTuple):
 
 
 class SiteRoster(NamedTuple):
-    """Who takes part: the clients' sites by name, and how many test images each site has."""
+    """Which sites take part: each client's site by name, and each site's number of test images."""
 
     clients: Mapping[ClientId, str]
     tests: Mapping[str, int]
 
 
 class FlowerEngine(Generic[S, C]):
-    """Asks sites by name; one that does not answer within the deadline is left out of the leg."""
+    """The engine of a real federation: asks sites by name, over a `SiteMessenger`.
+
+    A site that does not answer within `deadline` seconds is left out of the exchange; sites that
+    are offline are waited for only while there are fewer than `least` answers. Private states stay
+    at the sites, so there is nothing to save or load here.
+    """
 
     def __init__(
         self,
-        post: SiteMessenger,
+        messenger: SiteMessenger,
         method: Method[S, C],
         server: Site,
-        fleet: SiteRoster,
+        roster: SiteRoster,
         run: RunInfo,
         deadline: float,
         least: int,
     ):
-        self.post, self.method, self.server, self.fleet, self.run = post, method, server, fleet, run
+        self.messenger, self.method, self.server = messenger, method, server
+        self.roster, self.run = roster, run
         self.deadline, self.least = deadline, least
         self.news: list[str] = []
         self.session = secrets.token_hex(8)
         self.start: int | None = None  # the first round of this session
         self.finished = 0
         self.saved: list[int] = []  # rounds behind the checkpoints of this session
+        self.reported: set[str] = set()  # what was reported, to report it once
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -205,18 +308,18 @@ class FlowerEngine(Generic[S, C]):
             id(received): received for received in messages.values()
         }  # a broadcast is packed once
         packed = {
-            key: self._letter("train", received, context) for key, received in different.items()
+            key: self._packed("train", received, context) for key, received in different.items()
         }
-        names = {client: self.fleet.clients[client] for client in messages}
+        names = {client: self.roster.clients[client] for client in messages}
         held = {
             client: expected_reply(self.method, self.server, client, received, context)
             for client, received in messages.items()
         }
-        letters = {
+        requests = {
             names[client]: OutgoingRequest(packed[id(received)], held[client].max_bytes)
             for client, received in messages.items()
         }
-        answers = self.post.ask(letters, self.deadline, self.least)
+        answers = self.messenger.ask(requests, self.deadline, self.least)
         replies: dict[ClientId, Message | Failure] = {}
         for client in messages:
             try:
@@ -227,7 +330,7 @@ class FlowerEngine(Generic[S, C]):
                 replies[client] = _failure(names[client], str(fault))
         return replies
 
-    def _letter(self, what: str, received: Message, context: RoundContext) -> bytes:
+    def _packed(self, what: str, received: Message, context: RoundContext) -> bytes:
         floor = self.saved[-2] if len(self.saved) > 1 else 0
         start = self.start or 0
         run, session = self.run.name, self.session
@@ -242,24 +345,34 @@ class FlowerEngine(Generic[S, C]):
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
-        """Each site counts on its own test images; of a client's own model only there."""
-        clients = {name: client for client, name in self.fleet.clients.items()}
-        everyone = [*self.fleet.tests] if SERVER in who else [self.fleet.clients[c] for c in who]
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
+        """Let each site count right answers on its own test images.
+
+        A client's own model is scored at its site only. A site that does not answer is missing from
+        the result, and is reported once.
+        """
+        clients = {name: client for client, name in self.roster.clients.items()}
+        everyone = [*self.roster.tests] if SERVER in who else [self.roster.clients[c] for c in who]
         step = RoundContext(self.finished, self.run.rounds)
-        letter = OutgoingRequest(self._letter("score", received, step), FRAME)
-        answers = self.post.ask(dict.fromkeys(everyone, letter), self.deadline)
-        rows: dict[ClientId, dict[str, Tallies]] = {client: {} for client in who}
+        request = OutgoingRequest(self._packed("score", received, step), FRAME)
+        answers = self.messenger.ask(dict.fromkeys(everyone, request), self.deadline)
+        rows: dict[ClientId, dict[str, CorrectCounts]] = {client: {} for client in who}
         for name in everyone:
             try:
-                told = self._checked(
+                counts = self._checked(
                     unpack_tree(_there(answers[name]), most=FRAME), "score", step
-                ).told
+                ).text
                 row = rows[SERVER if SERVER in rows else clients[name]]
-                row[name] = counts_from_json(told, self.fleet.tests[name])
+                row[name] = counts_from_json(counts, self.roster.tests[name])
             except ProtofedError as fault:
-                self.news.append(_failure(name, f"has not scored: {fault}").reason)
+                self._tell_once(f"{name} has not scored: {fault}")
         return rows
+
+    def _tell_once(self, text: str) -> None:
+        """Report something that may be so in every round; it stands in the scores each time."""
+        if text not in self.reported:
+            self.reported.add(text)
+            self.news.append(printable_text(text, MOST_REASON))
 
     def save(self, folder: Path) -> None:
         """Nothing to write: each site has kept its own states under their rounds."""
@@ -269,7 +382,7 @@ class FlowerEngine(Generic[S, C]):
         """Nothing to read: the next message's round tells the sites where the run stands."""
 
     def close(self) -> None:
-        """Nothing runs here; the sites go on waiting for messages."""
+        """Nothing runs here; the sites keep waiting for requests."""
 
 
 def _failure(site: str, reason: str, diverged: bool = False) -> Failure:

@@ -12,7 +12,7 @@ import torch
 from protofed.core import tree
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
-from protofed.core.metrics import Tallies, count_correct
+from protofed.core.metrics import CorrectCounts, count_correct
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
 from protofed.engines.engine import try_training
@@ -26,10 +26,11 @@ SHARD = 2**28  # bytes of client states in one file of a checkpoint
 
 
 class LocalEngine(Generic[S, C]):
-    """Simulates a federation; the order in which clients run never changes a bit.
+    """Simulates a federation in this process; the order in which clients run never changes a bit.
 
-    `scratch` is the folder for states and replies that would not fit into memory. On another
-    `device` than the CPU clients compute one at a time; their states stay in this machine's memory.
+    `scratch` is the folder for states and replies that do not fit into memory. On a `device` other
+    than the CPU, clients compute one at a time; their states stay in this machine's memory. Server
+    and clients are in `sites`; `tests` are the test sets by domain.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class LocalEngine(Generic[S, C]):
         self.method, self.sites, self.tests, self.order = method, sites, tests or {}, order
         self.scratch, self.device = scratch, device
         self.news: list[str] = []
-        self.states: MutableMapping[ClientId, C]  # only of clients that have trained
+        self.states: MutableMapping[ClientId, C]  # of clients that have trained
         self.states = SpillDict(IN_MEMORY, scratch)
 
     def state(self, client: ClientId) -> C:
@@ -62,7 +63,7 @@ class LocalEngine(Generic[S, C]):
     def _collect(
         self, trained: Iterable[tuple[ClientId, Message | Failure, C]]
     ) -> Mapping[ClientId, Message | Failure]:
-        """Take the states of clients as they come, and collect their replies."""
+        """Store the clients' states as they arrive, and collect their replies."""
         replies: SpillDict[ClientId, Message | Failure] = SpillDict(IN_MEMORY, self.scratch)
         for client, reply, state in trained:
             replies[client], self.states[client] = reply, state
@@ -85,13 +86,18 @@ class LocalEngine(Generic[S, C]):
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
         return {
-            client: {name: self._tally(client, received, test) for name, test in self.tests.items()}
+            client: {
+                name: self._count_correct(client, received, test)
+                for name, test in self.tests.items()
+            }
             for client in who
         }
 
-    def _tally(self, client: ClientId, received: Message, test: ArrayDataset) -> Tallies:
+    def _count_correct(
+        self, client: ClientId, received: Message, test: ArrayDataset
+    ) -> CorrectCounts:
         site, state = (
             self.sites[client].to_device(self.device),
             tree.to(self.state(client), self.device),
@@ -101,7 +107,7 @@ class LocalEngine(Generic[S, C]):
         )
 
     def close(self) -> None:
-        """Nothing to end: it all happened in this process."""
+        """Nothing to stop: everything happens in this process."""
 
     def save(self, folder: Path) -> None:
         for number, clients in enumerate(self._shards()):
@@ -109,12 +115,14 @@ class LocalEngine(Generic[S, C]):
             atomic_write(folder / f"clients-{number}.safetensors", pack_tree(shard))
 
     def _shards(self) -> list[list[ClientId]]:
-        """The clients with a state, cut so that no group's states are larger than a file may be."""
-        cut, size = [], 0
+        """The clients with a state, in groups whose states fit into one file each."""
+        numbered, size = [], 0
         for client in sorted(self.states):
             size += tree.nbytes(self.states[client])
-            cut.append((size // SHARD, client))
-        return [[client for _, client in group] for _, group in groupby(cut, lambda pair: pair[0])]
+            numbered.append((size // SHARD, client))
+        return [
+            [client for _, client in group] for _, group in groupby(numbered, lambda pair: pair[0])
+        ]
 
     def load(self, folder: Path) -> None:
         self.states = SpillDict(IN_MEMORY, self.scratch)

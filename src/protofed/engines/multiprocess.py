@@ -1,6 +1,6 @@
-"""The local engine with worker processes: the same bits as in one process, sooner.
+"""The local engine with worker processes: the same bits as in one process, but faster.
 
-It is started by a command of its own (`COMMAND`) rather than by multiprocessing, which would run
+A worker is started by its own command (`COMMAND`) rather than by multiprocessing, which would run
 the caller's script a second time.
 """
 
@@ -29,7 +29,7 @@ import torch
 from protofed.core import tree
 from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, C, Method, S
-from protofed.core.metrics import Tallies, count_correct, merge_counts
+from protofed.core.metrics import CorrectCounts, count_correct, merge_counts
 from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
 from protofed.engines.engine import try_training
 from protofed.engines.local_engine import LocalEngine
@@ -39,7 +39,7 @@ from protofed.runtime.child_process import exit_with_pipe
 from protofed.runtime.resources import free_memory, tune_malloc, usable_cores
 
 T = TypeVar("T")
-COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
+COMMAND = (  # ignores Ctrl-C from the start: the parent decides what it means
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from protofed.engines.multiprocess import worker_main; worker_main()"
 )
@@ -48,7 +48,7 @@ COMMAND = (  # Ctrl-C goes to the parent, who decides; from the first moment on
 class WorkerLink:
     """One end of a socket between two processes of one user, so pickled objects may pass.
 
-    Plain pickle: the kind that torch gives to multiprocessing would move tensors elsewhere.
+    Plain pickle: torch's own for multiprocessing would move tensors to shared memory of its own.
     """
 
     def __init__(self, handle: int):
@@ -64,17 +64,20 @@ class WorkerLink:
 
 
 class WorkerHandles(NamedTuple):
-    """What a worker inherits, by number: a socket, a pipe that ends with the parent, two arenas."""
+    """The file descriptors that a worker inherits: a socket, a pipe, and two shared buffers.
+
+    The pipe `life` closes when the parent ends, and the worker ends with it.
+    """
 
     link: int
     life: int
-    down: int  # arena for what a client is given
-    up: int  # arena for what a client gives back
+    down: int  # shared buffer for what a client is given
+    up: int  # shared buffer for what a client gives back
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """A federation for a worker; its images are outlines, the pixels come in an arena."""
+    """A federation for a worker; its images are outlines, the pixels come in a shared buffer."""
 
     method: AnyMethod
     threads: int
@@ -83,37 +86,44 @@ class WorkerSetup:
 
 
 class TaskInput(NamedTuple):
-    """A message and a client's state: what a task starts from, in the arena `down`."""
+    """What a task starts from: a message and a client's state, in the shared buffer `down`."""
 
     received: Message
     state: Any
 
 
 class WorkerTask(Protocol):
-    """Something that a worker does for a client."""
+    """Work that a worker does for one client.
+
+    `do` runs in the worker and returns what goes back over the socket; `take` runs in the parent
+    and makes the result of it.
+    """
 
     @property
     def client(self) -> ClientId:
-        """Whose work it is."""
+        """The client whose work it is."""
 
-    def do(self, given: TaskInput, desk: WorkerContext) -> Any:
-        """Work, at the worker; the answer that goes over the socket."""
+    def do(self, given: TaskInput, worker: WorkerContext) -> Any:
+        """Do the work, in the worker; returns what goes over the socket."""
 
     def take(self, answer: Any, up: SharedTreeBuffer) -> Any:
-        """What came of it, at the parent."""
+        """Make the result from a worker's answer, in the parent."""
 
 
 @dataclass(frozen=True)
 class TrainTask:
-    """Let a client train; gives its reply and its new state."""
+    """Let a client train; the result is its reply (or failure) and its new state.
+
+    Both come back in the shared buffer `up`; only their outline goes over the socket.
+    """
 
     client: ClientId
     context: RoundContext
 
-    def do(self, given: TaskInput, desk: WorkerContext) -> list[Any]:
-        site = desk.sites[self.client]
-        return desk.up.write(
-            [*try_training(desk.method, site, given.received, given.state, self.context)]
+    def do(self, given: TaskInput, worker: WorkerContext) -> list[Any]:
+        site = worker.sites[self.client]
+        return worker.up.write(
+            [*try_training(worker.method, site, given.received, given.state, self.context)]
         )
 
     def take(self, answer: list[Any], up: SharedTreeBuffer) -> list[Any]:
@@ -122,25 +132,31 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class ScoreTask:
-    """Count a client's right answers on some rows of a test set."""
+    """Count a client's correct predictions on rows `first` to `last` of a test set.
+
+    Large test sets are scored in parts; `merge_counts` adds them up.
+    """
 
     client: ClientId
     test: str
     first: int
     last: int
 
-    def do(self, given: TaskInput, desk: WorkerContext) -> Tallies:
-        some = desk.tests[self.test].slice(self.first, self.last)
+    def do(self, given: TaskInput, worker: WorkerContext) -> CorrectCounts:
+        rows = worker.tests[self.test].slice(self.first, self.last)
         return count_correct(
-            desk.method, desk.sites[self.client], given.received, given.state, some
+            worker.method, worker.sites[self.client], given.received, given.state, rows
         )
 
-    def take(self, answer: Tallies, up: SharedTreeBuffer) -> Tallies:
+    def take(self, answer: CorrectCounts, up: SharedTreeBuffer) -> CorrectCounts:
         return answer
 
 
 class WorkerContext:
-    """What a worker has before it: a federation, and the arena for what clients give back."""
+    """What a worker needs for its tasks: the federation, and the shared buffer for results.
+
+    Sites and test sets see their images in the buffer that all workers share, without a copy.
+    """
 
     def __init__(self, setup: WorkerSetup, images: SharedTreeBuffer, up: SharedTreeBuffer):
         self.method, self.up = setup.method, up
@@ -149,7 +165,10 @@ class WorkerContext:
 
 
 def shared_images(sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset]) -> list[Any]:
-    """Every tensor that sites and test sets hold, as a tree."""
+    """Every image tensor of sites and test sets as one tree, to be written to a shared buffer.
+
+    `attach_images` is the inverse.
+    """
     trains = [[site.train.images, site.train.labels] for site in sites.values()]
     sets = [[test.images, test.labels] for test in tests.values()]
     return [trains, sets, next(iter(sites.values())).public]  # public: the same at every site
@@ -158,71 +177,80 @@ def shared_images(sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDatas
 def attach_images(
     sites: Mapping[ClientId, Site], tests: Mapping[str, ArrayDataset], images: list[Any]
 ) -> tuple[dict[ClientId, Site], dict[str, ArrayDataset]]:
-    """Sites and test sets with the tensors of a tree that `images_of` made."""
+    """Sites and test sets with the tensors of a tree that `shared_images` made.
+
+    The tensors may be views of shared memory, or outlines without memory.
+    """
     trains, sets, public = images
-    furnished = {
+    with_images = {
         client: replace(site, train=ArrayDataset(*pair), public=public)
         for (client, site), pair in zip(sites.items(), trains, strict=True)
     }
-    return furnished, {name: ArrayDataset(*pair) for name, pair in zip(tests, sets, strict=True)}
+    return with_images, {name: ArrayDataset(*pair) for name, pair in zip(tests, sets, strict=True)}
 
 
 class WorkerProcess:
-    """A worker's place: it is briefed on a federation, then does tasks for it, until it is not."""
+    """The worker's side: it is given a federation, then does tasks for it until the parent leaves.
+
+    It may be given another federation later, so one pool can serve several runs.
+    """
 
     def __init__(self, handles: WorkerHandles):
         self.link = WorkerLink(handles.link)
         self.down, self.up = SharedTreeBuffer(handles.down), SharedTreeBuffer(handles.up)
-        self.desk: WorkerContext | None = None
+        self.context: WorkerContext | None = None
 
     def serve(self) -> None:
-        """Answer whatever comes over the socket; EOFError when the parent has closed it."""
-        sys.path[:] = self.link.take()  # so that a user's own method is found here too
+        """Answer each request from the socket; EOFError when the parent has closed it."""
+        sys.path[:] = self.link.take()  # so a user's own method is found here too
         while True:
-            letter = self.link.connection.recv_bytes()
-            self.link.give(_faults_as_answers(partial(self._answer, letter)))
+            request = self.link.connection.recv_bytes()
+            self.link.give(_result_or_exception(partial(self._answer, request)))
 
-    def _answer(self, letter: bytes) -> object:
-        wish, given = pickle.loads(letter)  # a fault where the method is of a module not found here
-        if isinstance(wish, WorkerSetup):
-            torch.set_num_threads(wish.threads)  # variables of the environment could say otherwise
-            self.desk = WorkerContext(
-                wish, SharedTreeBuffer(recv_handle(self.link.connection)), self.up
+    def _answer(self, request: bytes) -> object:
+        work, given = pickle.loads(request)  # fails if the method's module is not found here
+        if isinstance(work, WorkerSetup):
+            torch.set_num_threads(work.threads)  # whatever environment variables say
+            self.context = WorkerContext(
+                work, SharedTreeBuffer(recv_handle(self.link.connection)), self.up
             )
             return "ready"
-        assert self.desk is not None, "briefed before any task"
-        task: WorkerTask = wish
-        return task.do(TaskInput(*self.down.read(given)), self.desk)
+        assert self.context is not None, "set up before any task"
+        task: WorkerTask = work
+        return task.do(TaskInput(*self.down.read(given)), self.context)
 
 
-def _faults_as_answers(work: Callable[[], T]) -> T | Exception:
-    """What some work gives; a fault is an answer too, with its trace as a note."""
+def _result_or_exception(work: Callable[[], T]) -> T | Exception:
+    """The result of `work`, or the exception that it raised, with its traceback as a note."""
     try:
         return work()
     except Exception as fault:
         trace = "".join(traceback.format_exception(fault))
         try:
-            told: Exception = pickle.loads(pickle.dumps(fault))
-        except Exception:  # not every exception can be built again from its arguments
-            told = RuntimeError(f"{type(fault).__name__}: {fault}")
-        told.add_note(f"in a worker process:\n{trace}")
-        return told
+            answer: Exception = pickle.loads(pickle.dumps(fault))
+        except Exception:  # not every exception can be rebuilt from its arguments
+            answer = RuntimeError(f"{type(fault).__name__}: {fault}")
+        answer.add_note(f"in a worker process:\n{trace}")
+        return answer
 
 
 def worker_main() -> None:
-    """Work with the handles that the command line names."""
+    """The entry point of a worker process, with the descriptors that its command line names."""
     handles = WorkerHandles(*map(int, sys.argv[1:]))
     tune_malloc()
     exit_with_pipe(handles.life)
-    with suppress(EOFError, OSError):  # the parent has gone, perhaps in mid-message
+    with suppress(EOFError, OSError):  # the parent has ended, perhaps in mid-message
         WorkerProcess(handles).serve()
 
 
-LONGEST_END = 5  # seconds that a worker has to end by itself
+LONGEST_END = 5  # seconds after which a worker is killed
 
 
 class WorkerHandle:
-    """One worker process."""
+    """The parent's side of one worker process: starting it, talking to it, ending it.
+
+    `down` and `up` are the shared buffers for what it is given and what it returns.
+    """
 
     def __init__(self) -> None:
         self.down, self.up = (
@@ -242,13 +270,13 @@ class WorkerHandle:
         self.link.give(sys.path)
 
     def set_up(self, setup: WorkerSetup, images: SharedTreeBuffer) -> None:
-        """Tell it of a federation, and wait until it knows."""
+        """Give it a federation and wait until it is ready."""
         self.link.give((setup, None))
         send_handle(self.link.connection, images.handle, self.process.pid)
         unwrap_answer(self.link.take())
 
     def end(self) -> int:
-        """End the process, by force if need be; its exit code."""
+        """End the process, by force if it does not end by itself; returns its exit code."""
         self.link.connection.close()
         os.close(self.life)
         try:
@@ -262,22 +290,29 @@ class WorkerHandle:
 
 
 def unwrap_answer(answer: Any) -> Any:
-    """A worker's answer; a fault that it met is raised here."""
+    """A worker's answer; an exception that it met is raised here."""
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
 class WorkerPool:
-    """Workers that share a list of tasks; one that dies is replaced, and its task begun again."""
+    """Worker processes that share a queue of tasks.
+
+    A worker that dies is replaced and its task repeated; if it dies on the same task again, that is
+    an error.
+    """
 
     def __init__(self, count: int):
-        self.workers = [WorkerHandle() for _ in range(count)]  # they import torch side by side
+        self.workers = [WorkerHandle() for _ in range(count)]  # they import torch in parallel
 
     def set_up(
         self, setup: WorkerSetup, images: SharedTreeBuffer, tell: Callable[[str], None]
     ) -> None:
-        """Tell everyone of a federation, and whom to tell of deaths; may be done again."""
+        """Give all workers a federation; may be called again for another one.
+
+        `tell` gets a line of text whenever a worker has died.
+        """
         self.setup, self.images, self.tell = setup, images, tell
         for worker in self.workers:
             worker.set_up(setup, images)
@@ -285,7 +320,7 @@ class WorkerPool:
     def run_tasks(
         self, tasks: Sequence[WorkerTask], given: Callable[[ClientId], TaskInput]
     ) -> Iterator[tuple[int, Any]]:
-        """Each task's number and what came of it, as they finish; they start in their order."""
+        """Each task's number and result, as they finish; tasks start in their order."""
         waiting, died = deque(range(len(tasks))), set[int]()
         busy: dict[WorkerHandle, int] = {}
         while waiting or busy:
@@ -309,14 +344,15 @@ class WorkerPool:
         self, worker: WorkerHandle, task: WorkerTask, given: Callable[[ClientId], TaskInput]
     ) -> None:
         outline = worker.down.write([*given(task.client)])
-        with suppress(ConnectionError):  # it died while it was idle: `take` will see it
+        with suppress(ConnectionError):  # it died while idle: `take` will notice
             worker.link.give((task, outline))
 
     def _replace(self, worker: WorkerHandle, client: ClientId, last: bool) -> None:
-        """Report whose worker died and start another one, unless that was its last chance."""
+        """Report that a worker died and start another one; if this was the last try, raise."""
         code = worker.end()
         ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        whose = "the server" if client == SERVER else f"client {client}"  # its model is scored
+        # The server has tasks too: its model is scored.
+        whose = "the server" if client == SERVER else f"client {client}"
         news = f"{whose}: its worker process died ({ending})"
         if last:
             self.workers.remove(worker)
@@ -326,30 +362,34 @@ class WorkerPool:
                 "batches, or look at the system's log",
             )
         self.tell(f"{news} and was started again")
-        fresh = self.workers[self.workers.index(worker)] = WorkerHandle()
-        fresh.set_up(self.setup, self.images)
+        started = self.workers[self.workers.index(worker)] = WorkerHandle()
+        started.set_up(self.setup, self.images)
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """End all workers."""
         while self.workers:
             self.workers.pop().end()
 
 
-CHUNK = 4 * SCAN_BATCH  # test images that a worker scores at a time: whole batches, as always
-MEMORY_EACH = 2**29  # bytes that a worker may need: torch, a model, a batch's activations
+CHUNK = 4 * SCAN_BATCH  # test images per task: the same batches as in one process
+MEMORY_EACH = 2**29  # bytes that a worker may need for torch, a model and activations
 
 
 def worker_count(participants: int, threads: int) -> int:
-    """How many workers this machine can feed; none where one process does as well."""
+    """How many workers suit this machine; 0 if one process does as well.
+
+    At most one per participant, and no more than free cores and memory allow.
+    """
     count = min(usable_cores() // threads, participants, free_memory() // (2 * MEMORY_EACH))
     return count if count > 1 else 0
 
 
 class WorkerEngine(LocalEngine[S, C]):
-    """Hands clients to processes, the longest first; their states stay in this process.
+    """Lets worker processes train clients, the largest first; states stay in this process.
 
-    Workers take a second or two to start, so it trains by itself for the first `patience`
-    seconds: short runs end before that, and long ones do not notice.
+    Results are bit for bit those of `LocalEngine`. Workers take a second or two to start, so for
+    the first `patience` seconds it trains by itself: short runs end before that, long ones do not
+    notice.
     """
 
     def __init__(
@@ -367,10 +407,10 @@ class WorkerEngine(LocalEngine[S, C]):
         clients = len(sites.keys() - {SERVER})
         self.count, self.threads = min(workers, max(clients, 1)), threads
         self.patience = patience
-        self.crew: WorkerPool | None = None
+        self.pool: WorkerPool | None = None
         self.images = SharedTreeBuffer(shared_memory_handle())
-        self.bare = self.images.write(shared_images(self.sites, self.tests))
-        whole = self.images.read(self.bare)
+        self.outline = self.images.write(shared_images(self.sites, self.tests))
+        whole = self.images.read(self.outline)
         self.sites, self.tests = attach_images(self.sites, self.tests, whole)
 
     def exchange(
@@ -383,20 +423,20 @@ class WorkerEngine(LocalEngine[S, C]):
     ) -> Iterator[tuple[ClientId, Message | Failure, C]]:
         """Each client with its reply and its new state, as they finish."""
         waiting = sorted(messages, key=lambda c: (-len(self.sites[c].train), c))
-        while waiting and not self._has_crew():
+        while waiting and not self._has_workers():
             client = waiting.pop(0)
-            with self._patiently():
+            with self._spend_patience():
                 made = self._train(client, messages[client], context)
             yield client, *made
         tasks = [TrainTask(client, context) for client in waiting]
-        for number, (reply, state) in self._play(tasks, messages):
+        for number, (reply, state) in self._run_tasks(tasks, messages):
             yield waiting[number], reply, state
 
     def score(
         self, received: Message, who: Sequence[ClientId]
-    ) -> dict[ClientId, dict[str, Tallies]]:
-        if not self._has_crew():
-            with self._patiently():
+    ) -> dict[ClientId, dict[str, CorrectCounts]]:
+        if not self._has_workers():
+            with self._spend_patience():
                 return super().score(received, who)
         tasks = [
             ScoreTask(client, name, first, first + CHUNK)
@@ -404,56 +444,58 @@ class WorkerEngine(LocalEngine[S, C]):
             for name, test in self.tests.items()
             for first in range(0, max(1, len(test)), CHUNK)
         ]
-        parts = dict(self._play(tasks, dict.fromkeys(who, received)))
-        cut: dict[tuple[ClientId, str], list[Tallies]] = {}
+        parts = dict(self._run_tasks(tasks, dict.fromkeys(who, received)))
+        by_test: dict[tuple[ClientId, str], list[CorrectCounts]] = {}
         for number, task in enumerate(tasks):
-            cut.setdefault((task.client, task.test), []).append(parts[number])
+            by_test.setdefault((task.client, task.test), []).append(parts[number])
         return {
-            client: {name: merge_counts(cut[client, name]) for name in self.tests} for client in who
+            client: {name: merge_counts(by_test[client, name]) for name in self.tests}
+            for client in who
         }
 
-    def _play(
+    def _run_tasks(
         self, tasks: Sequence[WorkerTask], messages: Mapping[ClientId, Message]
     ) -> Iterator[tuple[int, Any]]:
-        """Let the crew do it; a fault ends the crew, as others are still at work for nothing."""
-        if not tasks or self.crew is None:
+        """Let the workers do it; an exception stops them all, as the rest would be in vain."""
+        if not tasks or self.pool is None:
             return
         try:
-            yield from self.crew.run_tasks(tasks, lambda c: TaskInput(messages[c], self.state(c)))
+            yield from self.pool.run_tasks(tasks, lambda c: TaskInput(messages[c], self.state(c)))
         except BaseException:
-            self._dismiss()
+            self._stop_workers()
             raise
 
-    def _has_crew(self) -> bool:
-        """Whether workers are there; they are started once patience is at its end."""
-        if self.crew is None and self.count and self.patience <= 0:
-            without_pixels = attach_images(self.sites, self.tests, self.bare)
-            self.crew = self._hire()
+    def _has_workers(self) -> bool:
+        """Whether workers are running; they are started once patience is used up."""
+        if self.pool is None and self.count and self.patience <= 0:
+            without_pixels = attach_images(self.sites, self.tests, self.outline)
+            self.pool = self._start_workers()
             try:
                 setup = WorkerSetup(self.method, self.threads, *without_pixels)
-                self.crew.set_up(setup, self.images, self.news.append)
-            except Exception as fault:  # a method typed in at a prompt cannot be sent, for one
-                self._dismiss()
+                self.pool.set_up(setup, self.images, self.news.append)
+            except Exception as fault:  # for example, a method typed at a prompt cannot be pickled
+                self._stop_workers()
                 self.count = 0
                 self.news.append(
                     f"workers cannot be used here, so one process does it all: {fault}"
                 )
-        return self.crew is not None
+        return self.pool is not None
 
-    def _hire(self) -> WorkerPool:
+    def _start_workers(self) -> WorkerPool:
         return WorkerPool(self.count)
 
     @contextmanager
-    def _patiently(self) -> Iterator[None]:
+    def _spend_patience(self) -> Iterator[None]:
+        """Subtract the time that the block takes from the patience left."""
         began = time.monotonic()
         yield
         self.patience -= time.monotonic() - began
 
-    def _dismiss(self) -> None:
-        if self.crew is not None:
-            self.crew.end()
-            self.crew = None
+    def _stop_workers(self) -> None:
+        if self.pool is not None:
+            self.pool.end()
+            self.pool = None
 
     def close(self) -> None:
-        self._dismiss()
+        self._stop_workers()
         os.close(self.images.handle)

@@ -1,4 +1,4 @@
-"""Memory that two processes see, or that lies in a file: trees go in, views of them come out."""
+"""Memory shared between processes, or kept in a file: trees go in, views of them come out."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ from protofed.errors import ProtofedError
 T = TypeVar("T")
 K = TypeVar("K")
 PAGE = mmap.ALLOCATIONGRANULARITY
-ALIGN = 64  # bytes, as torch aligns what it allocates: kernels must not see a difference
+ALIGN = 64  # bytes, as torch aligns its own memory, so kernels behave the same
 
 
 class SharedTreeBuffer:
-    """A block behind a file handle that grows as needed; whoever has the handle can map it.
+    """A growing block of memory behind a file descriptor; any process with it can map the block.
 
-    A tree is written as its tensors in a row. What says how to read them back is the outline of
-    the tree: the same tree with tensors that have a shape, strides and a dtype but no memory.
+    A tree is written as its tensors one after the other. To read it back one needs its outline: the
+    same tree with tensors that have a shape, strides and a dtype but no memory::
+
+        outline = buffer.write(state)  # in one process
+        state = other_buffer.read(outline)  # in another: views, not copies
     """
 
     def __init__(self, handle: int, start: int = 0):
-        self.handle, self.start = handle, start  # a start is a whole number of pages
+        self.handle, self.start = handle, start  # the start is a multiple of the page size
         self.memory = torch.empty(0, dtype=torch.uint8)
-        self.maps: WeakSet[mmap.mmap] = WeakSet()  # those that somebody still looks through
+        self.maps: WeakSet[mmap.mmap] = WeakSet()  # maps with live views
 
     def write(self, thing: T) -> T:
-        """Copy a tree in, over what was there before; its outline."""
+        """Copy a tree in, over what was there before; returns its outline."""
         shape = tree_outline(thing)
         copies, targets = tree.leaves(thing), tree.leaves(self._views(shape, grow=True))
         for target, source in zip(targets, copies, strict=True):
@@ -47,7 +50,7 @@ class SharedTreeBuffer:
         return shape
 
     def read(self, shape: T) -> T:
-        """The tree that was written with this outline, as views: good until the next write."""
+        """The tree that was written with this outline, as views: valid until the next write."""
         return self._views(shape, grow=False)
 
     def _views(self, shape: T, grow: bool) -> T:
@@ -56,7 +59,7 @@ class SharedTreeBuffer:
             if grow:
                 _reserve(self.handle, self.start, end)
             raw = mmap.mmap(self.handle, end, offset=self.start)
-            self.memory = torch.frombuffer(raw, dtype=torch.uint8)  # goes with the last view of it
+            self.memory = torch.frombuffer(raw, dtype=torch.uint8)  # freed with the last view of it
             self.maps.add(raw)
         starts = iter(places)
 
@@ -69,7 +72,7 @@ class SharedTreeBuffer:
 
 
 def _reserve(handle: int, start: int, size: int) -> None:
-    """Have a file hold so many bytes, as a write to a map that finds no room kills a process."""
+    """Make sure that a file has `size` bytes: a write to a map without room kills the process."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, start, size)
@@ -83,7 +86,7 @@ def _reserve(handle: int, start: int, size: int) -> None:
 
 
 def tree_outline(thing: T) -> T:
-    """A tree with the same shapes, strides and dtypes that holds no numbers."""
+    """A tree with the same shapes, strides and dtypes, but without memory (device "meta")."""
     return tree.map(lambda leaf: torch.empty_like(leaf, device="meta"), thing)
 
 
@@ -97,19 +100,28 @@ def _places(shape: object) -> tuple[list[int], int]:
 
 
 def shared_memory_handle() -> int:
-    """A handle of memory that has no name: the system frees it with its last process."""
+    """A file descriptor of memory without a name.
+
+    The system frees it with the last process that holds the descriptor or a map of it.
+    """
     return os.memfd_create("protofed") if hasattr(os, "memfd_create") else unnamed_file()
 
 
 def unnamed_file(folder: Path | None = None) -> int:
-    """A handle of a file that has no name: the system frees it with its last handle and map."""
+    """A descriptor of a file without a name: the system frees it with its last descriptor and map.
+
+    It lies in `folder`, or in the system's folder for temporary files.
+    """
     with tempfile.TemporaryFile(dir=folder) as stream:
         return os.dup(stream.fileno())
 
 
 @dataclass(frozen=True, eq=False)
 class FileSlot:
-    """A place in a file, and the maps through which somebody may still be looking at it."""
+    """A range of a file, and the memory maps through which it may still be read.
+
+    It is reused once its tree was replaced and no map is left.
+    """
 
     start: int
     size: int
@@ -117,23 +129,24 @@ class FileSlot:
 
 
 class FiledTree(NamedTuple, Generic[T]):
-    """A tree in a file: where, and its outline."""
+    """A tree that is stored in a file: where, and its outline."""
 
     slot: FileSlot
     shape: T
 
 
 class SpillDict(MutableMapping[K, T]):
-    """Trees by key: in memory while there is room (bytes), the rest in one nameless file.
+    """A dict of trees that keeps up to `room` bytes in memory and the rest in a nameless file.
 
-    From the file a tree is mapped when it is asked for, and unmapped when it is let go of: a walk
-    over the pile holds one tree at a time. No place is written to that anybody still looks at.
+    A tree in the file is mapped when it is asked for and unmapped when it is dropped, so a loop
+    over the dict holds one tree at a time. A range of the file that someone may still read is never
+    overwritten.
     """
 
     def __init__(self, room: int, folder: Path | None = None):
         self.room, self.folder = room, folder
         self.held: dict[K, T | FiledTree[T]] = {}
-        self.left: list[FileSlot] = []  # whose trees were replaced
+        self.free_slots: list[FileSlot] = []  # of trees that were replaced or deleted
         self.end, self.handle = 0, -1
 
     def __setitem__(self, key: K, thing: T) -> None:
@@ -142,14 +155,14 @@ class SpillDict(MutableMapping[K, T]):
         filed = size > room
         self.held[key] = self._filed(thing) if filed else thing
         self.room = room if filed else room - size
-        self._leave(before)
+        self._release(before)
 
     def _in_memory(self, held: T | FiledTree[T]) -> int:
         return 0 if isinstance(held, FiledTree) else tree.nbytes(held)
 
-    def _leave(self, held: T | FiledTree[T] | None) -> None:
+    def _release(self, held: T | FiledTree[T] | None) -> None:
         if isinstance(held, FiledTree):
-            self.left.append(held.slot)
+            self.free_slots.append(held.slot)
 
     def _filed(self, thing: T) -> FiledTree[T]:
         if self.handle < 0:
@@ -160,9 +173,9 @@ class SpillDict(MutableMapping[K, T]):
         return FiledTree(slot, SharedTreeBuffer(self.handle, slot.start).write(thing))
 
     def _slot(self, needed: int) -> FileSlot:
-        for slot in self.left:
+        for slot in self.free_slots:
             if slot.size >= needed and not slot.maps:
-                self.left.remove(slot)
+                self.free_slots.remove(slot)
                 return slot
         slot = FileSlot(self.end, -(-needed // PAGE) * PAGE)
         self.end += slot.size
@@ -172,15 +185,15 @@ class SpillDict(MutableMapping[K, T]):
         held = self.held[key]
         if not isinstance(held, FiledTree):
             return held
-        arena = SharedTreeBuffer(self.handle, held.slot.start)
-        thing: T = arena.read(held.shape)
-        held.slot.maps.update(arena.maps)
+        buffer = SharedTreeBuffer(self.handle, held.slot.start)
+        thing: T = buffer.read(held.shape)
+        held.slot.maps.update(buffer.maps)
         return thing
 
     def __delitem__(self, key: K) -> None:
         held = self.held.pop(key)
         self.room += self._in_memory(held)
-        self._leave(held)
+        self._release(held)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self.held)
@@ -190,7 +203,7 @@ class SpillDict(MutableMapping[K, T]):
 
 
 def _allow_many_maps() -> None:
-    """Let this process have as many open files as it may: Python keeps one for each map."""
+    """Raise the limit of open files as far as allowed: Python keeps one open per map."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

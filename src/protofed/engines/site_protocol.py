@@ -8,114 +8,131 @@ from dataclasses import field, replace
 
 from protofed.core import tree
 from protofed.core.message import Failure, Message
-from protofed.core.metrics import MAIN, CorrectCount, Tallies
+from protofed.core.metrics import MAIN, CorrectCount, CorrectCounts
 from protofed.core.site import RoundContext
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.json_files import parse_json_object, require_int, require_list, require_text
 
-MOST_OPINIONS = 20
-MOST_FAULT = 500  # characters of a site's own words that are shown
-MOST_OPINION_NAME = 200
-Question = tuple[str, str, str, int, int]  # what, run, session, round, leg
+MOST_PREDICTORS = 20
+MOST_FAULT = 500  # characters of a site's reason that are shown
+MOST_PREDICTOR_NAME = 200
+Question = tuple[str, str, str, int, int]  # what, run, session, round, exchange
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 @tree.node
 class SiteRequest:
-    """A question to a site; a repeated one is answered as before."""
+    """A request of the coordinator to a site; a repeated one is answered as before.
+
+    It carries everything the site needs to answer it, because a site may have been restarted since
+    the last one.
+    """
 
     what: str  # "hello", "describe", "train" or "score"
     brief: str = ""  # JSON: what the run is about, for a site that has forgotten or never knew
     run: str = ""  # its name; a site keeps its private states under it
-    session: str = ""  # of the coordinator: a run that goes on has a new one
+    session: str = ""  # of the coordinator: a resumed run has a new one
     start: int = 0  # the round in which the session began; later states are of an older one
     floor: int = 0  # rounds behind the oldest checkpoint that the coordinator may go back to
     round: int = 0
     rounds: int = 0
-    leg: int = 0
+    exchange: int = 0
     received: Message = field(default_factory=Message)
 
     @property
     def step(self) -> RoundContext:
-        """Where the run stands."""
-        return RoundContext(self.round, self.rounds, self.leg)
+        """The round and exchange that it is about."""
+        return RoundContext(self.round, self.rounds, self.exchange)
 
     @property
     def question(self) -> Question:
-        """What tells it from other questions."""
-        return self.what, self.run, self.session, self.round, self.leg
+        """What distinguishes it from other requests; the answer repeats it."""
+        return self.what, self.run, self.session, self.round, self.exchange
 
 
 @tree.node
 class SiteResponse:
-    """A site's answer; it says which question it belongs to."""
+    """A site's answer, which says which request it belongs to.
+
+    `text` is JSON of a site that describes itself or scores, `reply` the message of a client that
+    has trained. A `fault` says why there is neither.
+    """
 
     what: str
     run: str
     session: str
     round: int
-    leg: int
-    told: str = ""  # JSON: of a site that describes itself or scores
-    fault: str = ""  # why there is no answer, in words
+    exchange: int
+    text: str = ""  # JSON: of a site that describes itself or scores
+    fault: str = ""  # why there is no answer
     reply: Message | Failure = field(default_factory=Message)  # of a client that has trained
 
     @property
     def question(self) -> Question:
-        """Which question it answers."""
-        return self.what, self.run, self.session, self.round, self.leg
+        """Which request it answers."""
+        return self.what, self.run, self.session, self.round, self.exchange
 
 
 def make_response(
-    ask: SiteRequest, told: str = "", reply: Message | Failure | None = None
+    ask: SiteRequest, text: str = "", reply: Message | Failure | None = None
 ) -> SiteResponse:
-    """An answer to a question."""
-    made = SiteResponse(*ask.question, told=told)
+    """The answer to a request: text, or a reply of training."""
+    made = SiteResponse(*ask.question, text=text)
     return made if reply is None else replace(made, reply=reply)
 
 
 def make_refusal(ask: SiteRequest, fault: str) -> SiteResponse:
-    """Why a question is not answered; what is wrong with its fields is not given back."""
+    """The answer that says why a request is refused.
+
+    Fields of the request that are not of the right type are not repeated in it.
+    """
     what, run, session = (part if type(part) is str else "" for part in ask.question[:3])
-    number, leg = (part if type(part) is int else 0 for part in ask.question[3:])
-    return SiteResponse(what[:20], run[:64], session[:64], number, leg, fault=fault)
+    number, exchange = (part if type(part) is int else 0 for part in ask.question[3:])
+    return SiteResponse(what[:20], run[:64], session[:64], number, exchange, fault=fault)
 
 
 def check_response(answer: object, question: Question) -> SiteResponse:
-    """An answer to just this question; a fault, a late answer and all else that came is refused."""
+    """Return an answer to just this request; anything else that came is an error.
+
+    That includes a late answer to another request, and a refusal, whose reason is the error's text.
+    """
     if type(answer) is not SiteResponse or type(answer.reply) not in (Message, Failure):
         raise ProtofedError(f"a {type(answer).__name__} is no answer")
-    fields = (*answer.question, answer.told, answer.fault)
+    fields = (*answer.question, answer.text, answer.fault)
     if [type(field) for field in fields] != [str, str, str, int, int, str, str]:
         raise ProtofedError("an answer whose fields are not text and numbers")
     if answer.question != question:
-        told = printable_text(str(answer.question), MOST_FAULT)
-        raise ProtofedError(f"answers another question: {told}, ignored")
+        shown = printable_text(str(answer.question), MOST_FAULT)
+        raise ProtofedError(f"answers another question: {shown}, ignored")
     if answer.fault:
         raise ProtofedError(printable_text(answer.fault, MOST_FAULT))
     return answer
 
 
-def counts_to_json(tallies: Tallies) -> str:
-    """Tallies as JSON."""
-    return json.dumps(tallies)
+def counts_to_json(counts: CorrectCounts) -> str:
+    """Right answers and test images of each predictor as JSON: ``{"": [17, 20]}``."""
+    return json.dumps(counts)
 
 
-def counts_from_json(text: str, images: int) -> Tallies:
-    """What `tallies_to` wrote, if it can be true of so many test images."""
+def counts_from_json(text: str, images: int) -> CorrectCounts:
+    """Read what `counts_to_json` wrote, if it can be true of `images` test images.
+
+    What cannot is an error: more right answers than images, or another number of images.
+    """
     try:
-        told = parse_json_object(text)
-        if MAIN not in told or len(told) > MOST_OPINIONS:
+        found = parse_json_object(text)
+        if MAIN not in found or len(found) > MOST_PREDICTORS:
             raise ProtofedError("it must count the method's own answers")
-        return {_opinion(name): _tally(counts, images) for name, counts in told.items()}
+        return {_predictor(name): _count(counts, images) for name, counts in found.items()}
     except ProtofedError as fault:
-        raise ProtofedError(f"not a tally: {fault}") from fault
+        raise ProtofedError(f"not a count: {fault}") from fault
 
 
-def _opinion(name: str) -> str:
-    return require_text("a name", name, 0, MOST_OPINION_NAME)
+def _predictor(name: str) -> str:
+    return require_text("a name", name, 0, MOST_PREDICTOR_NAME)
 
 
-def _tally(counts: object, images: int) -> CorrectCount:
+def _count(counts: object, images: int) -> CorrectCount:
     """Right answers of as many as the site has declared test images."""
     correct, total = require_list("a count", counts, 2, 2)
     whole = require_int("the number of test images", total, images, images)

@@ -100,9 +100,10 @@ class RunEvents:
         bad = sum("checkpoint" in line for line in lines)
         whose = [line["client"] for line in lines if "client" in line]
         lost = whose.count(None)
-        told = f"{len(whose) - lost} replies were refused and {lost} rounds failed"
+        replies = _were(len(whose) - lost, "reply was", "replies were")
+        told = f"{replies} refused and {count_noun(lost, 'round')} failed"
         if bad:
-            told = f"{bad} checkpoints were damaged, {told}"
+            told = f"{_were(bad, 'checkpoint was', 'checkpoints were')} damaged, {told}"
         if len(whose) + bad < len(lines):
             told += ", as far as events.jsonl was not damaged"
         return [f"{told}: see events.jsonl", *gaps]
@@ -119,6 +120,10 @@ class RunEvents:
             f"{every - len(sites)} of {every} sites"
             for sites, rounds in found.items()
         ]
+
+
+def _were(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
 
 
 def _when(rounds: list[int]) -> str:

@@ -29,7 +29,7 @@ from protofed.experiment.run_records import World
 from protofed.federation.build import Federation, build_federation
 from protofed.federation.environment import describe_environment
 from protofed.federation.evaluation import Evaluation, evaluate_round
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.runtime.resources import tune_malloc
 from protofed.spec.experiment_spec import Experiment, method_name
 
@@ -231,7 +231,7 @@ class ExperimentRun(Generic[S, C]):
         down: Counter[str] = Counter()
         legs: list[dict[str, dict[str, float | None]]] = []
 
-        def tell(sent: Mail, received: Mail) -> None:
+        def tell(sent: Messages, received: Messages) -> None:
             down.update(message_bytes(sent))
             up.update(message_bytes(received))
             legs.append({str(c): client_metrics(reply) for c, reply in received.items()})
@@ -278,7 +278,7 @@ def sample_clients(
     return sorted(clients[i] for i in drawn[:count].tolist())
 
 
-def message_bytes(messages: Mail) -> Counter[str]:
+def message_bytes(messages: Messages) -> Counter[str]:
     """The bytes of the tensors in some messages, by part: ``{"model": ..., "protos": ...}``."""
     return sum((Counter(message.parts) for message in messages.values()), Counter())
 

@@ -1,1 +1,1 @@
-"""A trained model outside its run: as a file to take along, and asked about new images."""
+"""Trained models for use elsewhere: exported files and predictions for new images."""

@@ -1,4 +1,4 @@
-"""A trained model as one module from stored pixels to scores, with what there is to know of it."""
+"""A trained model as one module from stored pixels to scores, with its metadata."""
 
 from __future__ import annotations
 
@@ -39,14 +39,18 @@ Scale = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
 
 
 class ModelMetadata(BaseModel):
-    """Texts under these names lie in the file's own place for metadata, each as JSON."""
+    """What an exported file says about its model: classes, input, normalisation, scores, spec.
+
+    Each field is stored as JSON under its name, in the place that the file format has for metadata.
+    Unknown names are ignored when reading; values out of range are refused.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    protofed: Literal[1] = 1  # of this list; another number is another list
+    protofed: Literal[1] = 1  # version of this list
     classes: tuple[str, ...] = Field(min_length=1)
     side: int = Field(ge=1, le=4096)
-    channels: int = Field(ge=1, le=3)  # that the net sees; the file takes three in any case
+    channels: int = Field(ge=1, le=3)  # of the net's input; the file takes three in any case
     # Of red, green and blue between 0 and 1: subtracted, and divided by, inside the file.
     mean: tuple[Shift, ...] = Field(min_length=3, max_length=3)
     std: tuple[Scale, ...] = Field(min_length=3, max_length=3)
@@ -66,32 +70,35 @@ class ModelMetadata(BaseModel):
 
     @property
     def name(self) -> str:
-        """The model in one line."""
-        whose = "" if self.client is None else f", client {self.client} ({self.domain})"
-        return f"{self.method} with {self.net}, round {self.round} of {self.rounds}{whose}"
+        """Method, net and round in one line."""
+        owner = "" if self.client is None else f", client {self.client} ({self.domain})"
+        return f"{self.method} with {self.net}, round {self.round} of {self.rounds}{owner}"
 
     def texts(self) -> dict[str, str]:
-        """For metadata that holds nothing but texts."""
+        """The fields as JSON texts by name, for metadata that holds only text."""
         return {name: json.dumps(value) for name, value in self.model_dump(mode="json").items()}
 
     @classmethod
     def read(cls, texts: Mapping[str, str], file: object) -> ModelMetadata:
-        """The facts in a file's metadata; a stranger's file is refused."""
+        """Parse the metadata of a file; raises if it is damaged or not from protofed."""
         if "protofed" not in texts:
             raise ProtofedError(
-                f"{file} was not written by `protofed export`: its metadata does not name classes"
+                f"{file} was not written by `protofed export`: its metadata names no classes"
             )
         given = {n: parse_json(t, f"{file}: its {printable_text(n, 60)}") for n, t in texts.items()}
         try:
             return cls.model_validate(given)
         except ValidationError as fault:
             first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
-            told = printable_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
-            raise ProtofedError(f"{file}: its metadata is damaged: {told}") from fault
+            first_fault = printable_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+            raise ProtofedError(f"{file}: its metadata is damaged: {first_fault}") from fault
 
 
 def portable_spec(experiment: Experiment) -> dict[str, Any]:
-    """The spec without the path of a folder of images, which is nobody else's business."""
+    """The spec of an experiment without the path of a folder of images.
+
+    Only the last part of the path stays, so an exported file does not reveal the user's folders.
+    """
     spec = experiment.to_dict()
     if spec["data"]["name"] != experiment.data.label:
         spec["data"]["name"] = f"./{experiment.data.label}"
@@ -99,7 +106,10 @@ def portable_spec(experiment: Experiment) -> dict[str, Any]:
 
 
 class ModelOutputs(NamedTuple):
-    """What a model says of images."""
+    """The predictions of a model for N images and C classes.
+
+    `nearest` is None for models without prototypes, and for formats that do not store them.
+    """
 
     logits: Tensor  # [N, C]
     chances: Tensor  # [N, C] their softmax
@@ -107,10 +117,12 @@ class ModelOutputs(NamedTuple):
 
 
 class InferenceModule(nn.Module):
-    """Images [N, side, side, 3] uint8 to class scores [N, C] and probabilities [N, C].
+    """A net with its method's prediction, as one module from pixels to probabilities.
 
-    The net holds the weights that the method predicts with (`Method.inference_model`), and
-    `inputs` what it gets beside the images (`Method.inference_inputs`).
+    Takes images [N, side, side, 3] uint8 and returns class scores and probabilities, both [N, C].
+    Normalisation is included, so that an exported file takes plain pixels. The net holds the
+    weights that the method predicts with (`Method.inference_model`), and `inputs` what it gets
+    beside the images (`Method.inference_inputs`).
     """
 
     def __init__(
@@ -127,14 +139,14 @@ class InferenceModule(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The whole way, as a graph that knows no protofed."""
+        """Images to class scores and probabilities, as one graph that can be exported."""
         out = self.net(self.pixels.normalize(images), *self.inputs)
         logits = self.method.class_scores(out)
         return logits, logits.softmax(1)
 
     @torch.no_grad()
     def answer(self, images: Tensor) -> ModelOutputs:
-        """Scores, and the distances to prototypes where the method has some."""
+        """Predict images without gradients; includes distances to prototypes if there are any."""
         logits, chances = self(images)
         if self.protos is None:
             return ModelOutputs(logits, chances)
@@ -173,29 +185,37 @@ def load_weights(
 
 
 def _check_finite(numbers: Mapping[str, Tensor]) -> None:
-    """Refuse a model that could say nothing of any image."""
+    """Raise for a model with NaN or infinity."""
     for name, one in numbers.items():
         if not one.isfinite().all():
             raise ProtofedError(
-                f"the model is of no use: {printable_text(name, 60)} holds NaN or infinity\n"
-                f"its file was damaged, or its training diverged: export or train it anew"
+                f"the model is unusable: {printable_text(name, 60)} holds NaN or infinity\n"
+                f"its file is damaged or its training diverged: export or train it again"
             )
 
 
-CHECKED = 64  # images that a written file is checked on, from all domains alike
+CHECKED = 64  # images that an export is checked on, equally many per domain
 DRAWN = "images of noise (the real ones are at the sites)"
 
 
 class TrainedProduct(NamedTuple):
-    """A model that can be asked, wherever it lies."""
+    """A model that can predict, from a run folder or from an exported file.
+
+    `answer` maps images [N, side, side, 3] uint8 to `ModelOutputs`. `portable` is None for formats
+    whose layers are not accessible; heat maps need it.
+    """
 
     facts: ModelMetadata
     answer: Callable[[Tensor], ModelOutputs]  # images [N, side, side, 3] uint8
-    portable: InferenceModule | None = None  # where it can be looked into, for heat maps
+    portable: InferenceModule | None = None  # None where layers are not accessible
 
 
 class LoadedModel(NamedTuple):
-    """A model of a run, and images with what the run itself says of them."""
+    """The model of a run, and what an export of it is checked against.
+
+    `images` are inputs and `logits` the run's own predictions for them; `kind` describes the
+    images.
+    """
 
     product: TrainedProduct
     portable: InferenceModule
@@ -205,7 +225,11 @@ class LoadedModel(NamedTuple):
 
 
 def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedModel:
-    """The newest model of a run; of personal methods, a client's own."""
+    """Load the newest model of a run; of personal methods, that of `client`.
+
+    The images of the result are test images of all domains. For a run across machines, whose images
+    are at its sites, they are random noise. Raises if a client is missing or superfluous.
+    """
     opened = open_trained_model(folder)
     away = is_remote(opened.experiment)
     _check_client(opened, client, away)
@@ -221,7 +245,7 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
 
 
 def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> None:
-    """A client must be named where each has a model, and only there; its model must be here."""
+    """Raise unless a client is named exactly where each has its own model, and that is here."""
     sites, label = opened.federation.sites, opened.method.info.label
     if not opened.method.personal:
         if client is not None:
@@ -229,8 +253,8 @@ def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> No
         return
     if away:
         raise ProtofedError(
-            f"{label} leaves each site with a model of its own, and these models never left the "
-            f"sites: there is none here to take along"
+            f"{label} leaves each site with a model of its own; these models never left the "
+            f"sites, so there is none here to export"
         )
     if client not in sites:
         there = ", ".join(f"{number} ({site.domain})" for number, site in sorted(sites.items()))
@@ -245,13 +269,13 @@ def _real_images(opened: TrainedRun) -> Tensor:
     """Test images of every domain, in colour."""
     tests = [test.images for test in opened.federation.tests.values() if len(test)]
     if not tests:
-        raise ProtofedError("this run has no test images, on which its model could be checked")
+        raise ProtofedError("this run has no test images to check its model on")
     each = -(-CHECKED // len(tests))
     return torch.cat([images[:each].expand(-1, -1, -1, 3) for images in tests])
 
 
 def _drawn(side: int) -> Tensor:
-    """Noise, where there are no images: a file must answer as the run on any pixels."""
+    """Random noise, where there are no images: file and run must agree on any pixels."""
     chance = rng("product", "drawn")
     return torch.randint(256, (CHECKED, side, side, 3), dtype=torch.uint8, generator=chance)
 
@@ -289,5 +313,5 @@ def _scores(folder: RunDir, number: int, client: ClientId | None) -> dict[str, A
         return {"last": {"rule": f"round {number}", "domains": newest.clients[str(client)]}}
     if not folder.done.exists():
         return {"last": {"rule": f"round {number}", **newest.scores.to_dict()}}
-    told = read_result(folder).to_dict()
-    return {name: told[name] for name in ("last", "last_five")}
+    result = read_result(folder).to_dict()
+    return {name: result[name] for name in ("last", "last_five")}

@@ -1,4 +1,4 @@
-"""A model as a file: safetensors or ONNX; how each is written, read back and checked."""
+"""Models as files, safetensors or ONNX: how each is written, read back and checked."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ from protofed.spec.spec_parser import parse_experiment
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-PROTOTYPES, INPUTS = "prototypes.", "inputs."  # before names that are no weights
+PROTOTYPES, INPUTS = "prototypes.", "inputs."  # prefixes of tensors that are not weights
 TABLE = ("vectors", "labels", "counts")
 
 
 def safetensors_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
-    """The file's bytes: weights and buffers as the net names them, then prototypes."""
+    """The content of a safetensors file: weights and buffers by name, prototypes, and metadata.
+
+    Random numbers that the method needs to predict are stored as well.
+    """
     tensors = dict(portable.net.state_dict())
     if portable.protos is not None:
         tensors |= {f"{PROTOTYPES}{name}": getattr(portable.protos, name) for name in TABLE}
@@ -51,7 +54,10 @@ def safetensors_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
 
 
 def read_safetensors(path: Path) -> TrainedProduct:
-    """The model in a safetensors file."""
+    """Rebuild the model in a safetensors file from the spec in its metadata.
+
+    Raises `ProtofedError` if metadata, spec and weights do not fit together.
+    """
     try:
         with safetensors.safe_open(path, "pt") as file:
             facts = ModelMetadata.read(file.metadata() or {}, path)
@@ -61,7 +67,12 @@ def read_safetensors(path: Path) -> TrainedProduct:
         raise ProtofedError(f"{path} cannot be read as safetensors: {fault}") from fault
     try:
         portable = _rebuilt(facts, tensors, path)
-    except (RuntimeError, LookupError, TypeError, ValueError) as fault:  # what does not fit the net
+    except (
+        RuntimeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as fault:  # tensors that do not fit the net
         first = printable_text(str(fault).split("\n")[0], 200)
         raise ProtofedError(f"{path}: its weights do not fit its spec: {first}") from fault
     return TrainedProduct(facts, portable.answer, portable)
@@ -101,7 +112,10 @@ COMMAND = "pip install 'protofed[export]'"
 
 
 def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
-    """The file's bytes: a graph with any number of images, and the facts as metadata."""
+    """The content of an ONNX file: a graph for any number of images, with metadata.
+
+    Needs the packages of the extra ``export``. Stack traces with local paths are removed.
+    """
     _need("writing ONNX", *WRITES, *READS)
     import onnx
 
@@ -131,7 +145,7 @@ def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
 
 
 def read_onnx(path: Path) -> TrainedProduct:
-    """The model in an ONNX file, run by onnxruntime on the processor."""
+    """Load an ONNX file with onnxruntime on the CPU; the result has no layers to look into."""
     _need("reading ONNX", *READS)
     import onnxruntime
 
@@ -141,7 +155,7 @@ def read_onnx(path: Path) -> TrainedProduct:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as fault:  # its own classes for each kind of damage, with no common base
+    except Exception as fault:  # it has a class per kind of damage, without a common base
         first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
         raise ProtofedError(f"{path} cannot be read as ONNX: {first}") from fault
     facts = ModelMetadata.read(session.get_modelmeta().custom_metadata_map, path)
@@ -163,10 +177,10 @@ def _need(what: str, *names: str) -> None:
 
 @contextmanager
 def _exporters_own_warnings() -> Iterator[None]:
-    """Leave out what torch's exporter says of itself and nobody can mend.
+    """Suppress warnings of torch's exporter that users cannot act on.
 
-    It copies a class of its own that torch calls deprecated, and logs that torchvision, which
-    nothing here uses, is not installed.
+    It uses a deprecated class of its own, and logs that torchvision, which is not used, is not
+    installed.
     """
     log = logging.getLogger("torch.onnx")
     before = log.level
@@ -180,7 +194,7 @@ def _exporters_own_warnings() -> Iterator[None]:
 
 
 def _forget_whence(made: ModelProto) -> None:
-    """Drop the exporter's notes, which hold stack traces with paths of this machine."""
+    """Delete the exporter's notes: stack traces with local paths."""
     graph: Any = made.graph
     for part in (*graph.node, *graph.input, *graph.output, *graph.initializer, *graph.value_info):
         part.ClearField("metadata_props")
@@ -190,11 +204,14 @@ def _forget_whence(made: ModelProto) -> None:
         part.ClearField("doc_string")
 
 
-TOLERANCE = 1e-3  # of the largest score: other kernels sum in another order, and no more
+TOLERANCE = 1e-3  # of the largest score: other kernels sum in another order
 
 
 class ExportFormat(NamedTuple):
-    """A kind of file."""
+    """A file format: its ending, and the functions that write and read it.
+
+    `content` returns the bytes of the file; `read` loads a model from a path.
+    """
 
     ending: str
     content: Callable[[InferenceModule, ModelMetadata], bytes]
@@ -208,7 +225,10 @@ FORMATS = {
 
 
 class OutputDifference(NamedTuple):
-    """How far a file's answers lie from the run's, at most, on so many images."""
+    """The largest differences between a file's predictions and the run's.
+
+    `images` is the number of images compared.
+    """
 
     scores: float
     probabilities: float
@@ -216,8 +236,12 @@ class OutputDifference(NamedTuple):
 
 
 def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDifference:
-    """Write a file, read it anew and compare; it comes to its place only if it answers alike."""
-    beside = out.with_name(f".{os.getpid()}-{out.name}")  # the ending stays: it tells the kind
+    """Write a model to `out`, after checking that the file predicts as the run does.
+
+    The file is written under a temporary name, read back and compared (see `compare_outputs`). It
+    is moved to `out` only if it passes; otherwise it is deleted and an error raised.
+    """
+    beside = out.with_name(f".{os.getpid()}-{out.name}")  # the ending stays: it decides the format
     try:
         atomic_write(beside, kind.content(taken.portable, taken.product.facts))
         found = compare_outputs(kind.read(beside), taken)
@@ -228,7 +252,11 @@ def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDif
 
 
 def compare_outputs(product: TrainedProduct, taken: LoadedModel) -> OutputDifference:
-    """The largest differences to the run's own answers; too large ones are refused."""
+    """Compare a model's predictions with the run's own, and return the largest differences.
+
+    Raises if they exceed rounding (`TOLERANCE`) or are NaN. One image is predicted alone and the
+    others together, as some formats fix the number of images by mistake.
+    """
     cut = (taken.images[:1], taken.images[1:])  # two sizes of batches: both must do
     answers = [product.answer(images) for images in cut if len(images)]
     logits = torch.cat([answer.logits for answer in answers])
@@ -247,30 +275,37 @@ def compare_outputs(product: TrainedProduct, taken: LoadedModel) -> OutputDiffer
 
 
 def _try_out(product: TrainedProduct, path: Path) -> None:
-    """Ask about one black image, so that a file which does not fit its own metadata is told."""
+    """Predict a black image, and raise if the file does not fit its own metadata."""
     side, classes = product.facts.side, len(product.facts.classes)
     try:
-        said = product.answer(torch.zeros(1, side, side, 3, dtype=torch.uint8))
-        fits = {tuple(one.shape) for one in said if one is not None} == {(1, classes)}
+        found = product.answer(torch.zeros(1, side, side, 3, dtype=torch.uint8))
+        fits = {tuple(one.shape) for one in found if one is not None} == {(1, classes)}
     except Exception as fault:  # each runtime has its own classes
         if is_out_of_memory(fault):
             raise
-        told = printable_text(str(fault).split("\n")[0], 200)
-        raise ProtofedError(f"{path}: it cannot answer as its metadata says: {told}") from fault
+        first = printable_text(str(fault).split("\n")[0], 200)
+        raise ProtofedError(f"{path}: it cannot predict as its metadata says: {first}") from fault
     if not fits:
-        raise ProtofedError(f"{path}: it does not tell {classes} classes apart, as it says")
+        raise ProtofedError(
+            f"{path}: its output does not have {classes} classes, as its metadata says"
+        )
 
 
 def read_export(path: Path) -> TrainedProduct:
-    """The model in a file, by its ending."""
+    """Load an exported file, by its ending, and try it on a black image.
+
+    Raises `ProtofedError` for unknown endings, missing or damaged files, and files whose output
+    does not fit their metadata.
+    """
     for kind in FORMATS.values():
         if path.name.lower().endswith(kind.ending):
             if not path.is_file():
-                raise ProtofedError(f"{path} is not there")
+                raise ProtofedError(f"{path} does not exist")
             product = kind.read(path)
             _try_out(product, path)
             return product
     endings = ", ".join(kind.ending for kind in FORMATS.values())
     raise ProtofedError(
-        f"{path} is no model: give a run folder, or a file that `protofed export` wrote ({endings})"
+        f"{path} is not a model: give a run folder, or a file written by `protofed export`"
+        f" ({endings})"
     )

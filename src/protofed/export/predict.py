@@ -1,4 +1,4 @@
-"""New images in, an answer or a fault for each out, and on request the place that speaks for it."""
+"""Predict new images: a label or a fault for each file, and heat maps on request."""
 
 from __future__ import annotations
 
@@ -24,17 +24,24 @@ BATCH = 64
 
 
 class NearestPrototype(NamedTuple):
-    """What the prototypes say: the class of the nearest one, and how far it lies."""
+    """The class of the prototype nearest to an image's features, and its Euclidean distance.
+
+    A second opinion: an image far from all prototypes, or near one of another class than the
+    predicted one, deserves a look.
+    """
 
     label: str
     distance: float
 
 
 class ImagePrediction(NamedTuple):
-    """What is said of one file."""
+    """The prediction for one file, or the reason why the file could not be read.
+
+    `nearest` is None for models without prototypes.
+    """
 
     file: str
-    fault: str = ""  # why it could not be read; then there is nothing else
+    fault: str = ""  # why it could not be read; the other fields are then empty
     label: str = ""
     confidence: float = 0.0
     runner_up: str = ""
@@ -45,10 +52,10 @@ class ImagePrediction(NamedTuple):
         """As plain data, ready for JSON."""
         if self.fault:
             return {"file": self.file, "fault": self.fault}
-        told = self._asdict()
-        told.pop("fault")
-        nearest = told.pop("nearest")
-        return told | ({"nearest_prototype": nearest._asdict()} if nearest else {})
+        plain = self._asdict()
+        plain.pop("fault")
+        nearest = plain.pop("nearest")
+        return plain | ({"nearest_prototype": nearest._asdict()} if nearest else {})
 
 
 Look = Callable[
@@ -57,7 +64,10 @@ Look = Callable[
 
 
 def find_images(paths: Sequence[Path]) -> list[StrayFile]:
-    """The files that are meant: those named, and all below the folders named."""
+    """All files named, and all files below the folders named.
+
+    Files are not opened; those that cannot be images carry a fault. Raises if there are none.
+    """
     files: list[StrayFile] = []
     for path in paths:
         files += walk_files(path) if path.is_dir() else [StrayFile(str(path))]
@@ -69,7 +79,11 @@ def find_images(paths: Sequence[Path]) -> list[StrayFile]:
 def predict_images(
     product: TrainedProduct, files: Sequence[StrayFile], look: Look | None = None
 ) -> Iterator[ImagePrediction]:
-    """An answer for each file, in order."""
+    """Yield a prediction or a fault for each file, in order.
+
+    Files are decoded in parallel and predicted in batches. `look` is called with each prediction
+    and its image [side, side, 3], for example a `HeatMapWriter`.
+    """
     results = zip(
         files, decode_in_parallel(files, product.facts.side, "reading images"), strict=True
     )
@@ -88,17 +102,17 @@ def predict_images(
 
 
 def _answers(product: TrainedProduct, images: Sequence[DecodedImage]) -> list[ImagePrediction]:
-    """What the model says of readable images, without their names."""
+    """The predictions for decoded images, without file names."""
     if not images:
         return []
-    said = product.answer(torch.from_numpy(np.stack([image.pixels for image in images])))
+    found = product.answer(torch.from_numpy(np.stack([image.pixels for image in images])))
     classes = product.facts.classes
-    if not said.chances.isfinite().all():
+    if not found.chances.isfinite().all():
         raise ProtofedError(
-            f"{product.facts.name}: it answers with NaN or infinity instead of probabilities\n"
-            f"its file was damaged, or its training diverged: export or train it anew"
+            f"{product.facts.name}: it predicts NaN or infinity instead of probabilities\n"
+            f"its file is damaged or its training diverged: export or train it again"
         )
-    chances, order = said.chances.sort(dim=1, descending=True, stable=True)
+    chances, order = found.chances.sort(dim=1, descending=True, stable=True)
     made = []
     for row in range(len(images)):
         first, *more = order[row, :2].tolist()
@@ -111,7 +125,9 @@ def _answers(product: TrainedProduct, images: Sequence[DecodedImage]) -> list[Im
                 confidence=values[0],
                 runner_up=second,
                 runner_up_confidence=values[1] if more else 0.0,
-                nearest=_nearest(said.nearest[row], classes) if said.nearest is not None else None,
+                nearest=_nearest(found.nearest[row], classes)
+                if found.nearest is not None
+                else None,
             )
         )
     return made
@@ -122,11 +138,15 @@ def _nearest(scores: Tensor, classes: Sequence[str]) -> NearestPrototype:
     return NearestPrototype(classes[int(place)], (-best).clamp(min=0).sqrt().item())
 
 
-LONGEST = 60  # letters of a file's name that are kept
+LONGEST = 60  # characters of a file's name that are kept
 
 
 class HeatMapWriter:
-    """Writes `0001-name.png` and so on into a folder, in the order of the files."""
+    """Writes a Grad-CAM heat map for each predicted image into a folder.
+
+    Files are numbered in the order of images: ``0001-name.png``. Raises for models without
+    accessible layers.
+    """
 
     def __init__(self, product: TrainedProduct, folder: Path):
         if product.portable is None:
@@ -148,11 +168,11 @@ class HeatMapWriter:
             ) from fault
 
     def __call__(self, answer: ImagePrediction, image: Tensor) -> None:
-        """Write the picture of one image [side, side, 3]."""
+        """Write the heat map of one image [side, side, 3]."""
         self.written += 1
         x = self.portable.pixels.normalize(image[None])
-        said = torch.tensor([self.classes.index(answer.label)])
-        (heat,) = grad_cam(self.portable.net, self.model, x, said)
+        label = torch.tensor([self.classes.index(answer.label)])
+        (heat,) = grad_cam(self.portable.net, self.model, x, label)
         title = printable_text(f"{answer.label}: {answer.confidence:.0%}", LONGEST)
         name = f"{self.written:04d}-{folder_label(Path(answer.file).stem)[:LONGEST]}.png"
         atomic_write(self.folder / name, explanation_figure(image, heat, title))

@@ -1,1 +1,1 @@
-"""A federation in one process: its sites, its rounds, its scores."""
+"""A federation: its sites, its rounds, its scores."""

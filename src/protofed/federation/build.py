@@ -1,4 +1,4 @@
-"""From a spec to the sites of a federation, its server and its test sets."""
+"""From an experiment to the sites of a federation, its server and its test sets."""
 
 from __future__ import annotations
 
@@ -35,31 +35,38 @@ NOTHING = ArrayDataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
 
 
 class DeclaredData(NamedTuple):
-    """What the sites of a federation say of images that never leave them."""
+    """What the sites of a remote federation declare about images that never leave them.
+
+    Fingerprints by domain, and how many images of each class every client holds.
+    """
 
     fingerprints: dict[str, str]  # by domain
     held: list[ClientPartRecord]
 
 
 class Federation(NamedTuple):
-    """All that a run stands on."""
+    """Everything that a run is built on: the server's and the clients' sites, and the test sets.
+
+    `benchmark` and `parts` say which images exist and which client holds them. `notices` are what a
+    reader of the scores must know. `declared` is set if the images are at remote sites.
+    """
 
     benchmark: Benchmark
     parts: tuple[ClientPart, ...]
-    public: dict[str, Tensor]  # rows of the training images that everyone may see, by domain
+    public: dict[str, Tensor]  # rows of public training images, by domain
     server: Site
-    sites: dict[ClientId, Site]  # only of clients that hold images
+    sites: dict[ClientId, Site]  # of clients that hold images
     tests: dict[str, ArrayDataset]
     notices: list[str]
-    declared: DeclaredData | None = None  # where the images are elsewhere
+    declared: DeclaredData | None = None  # if the images are at remote sites
 
     @property
     def everyone(self) -> dict[ClientId, Site]:
-        """The server's site and all clients'."""
+        """The server's site and all clients' sites by id."""
         return {SERVER: self.server, **self.sites}
 
     def without_images(self) -> Federation:
-        """The same federation for somebody who has handed its images on, and needs no copy."""
+        """The same federation without images, for a process that has handed them on."""
         sites = {
             c: replace(site, train=NOTHING, public=NO_IMAGES) for c, site in self.sites.items()
         }
@@ -75,12 +82,16 @@ class Federation(NamedTuple):
         return self.declared.fingerprints if self.declared else data_fingerprints(self.benchmark)
 
     def held(self) -> list[ClientPartRecord]:
-        """Who holds how many images of which class, as plain data."""
+        """How many images of which class each client holds, as plain data."""
         return self.declared.held if self.declared else parts_to_records(self.parts, self.benchmark)
 
 
 def build_federation(experiment: Experiment) -> Federation:
-    """Load the data, deal it out, build the net and give every client its site."""
+    """Load the data, split it among the clients, build the nets and give every client its site.
+
+    All of it depends on the experiment alone, so two calls give the same federation. Raises a
+    `ProtofedError` if no client would hold an image.
+    """
     entry, benchmark = _images(experiment)
     dealt = partition_clients(
         experiment.partition, benchmark, experiment.seed, experiment.leave_out
@@ -108,13 +119,13 @@ def build_federation(experiment: Experiment) -> Federation:
         for part in parts
         if part.client in sizes
     }
-    told = [*method_warnings(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
-    notices = told + data_notes(benchmark, parts, sites, public, experiment.leave_out)
+    general = [*method_warnings(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
+    notices = general + data_notes(benchmark, parts, sites, public, experiment.leave_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
 def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
-    """The spec's images; others that lie in their place are refused."""
+    """The experiment's images; refused if the data on disk have another revision."""
     data = experiment.data
     entry = benchmark_info(data.name, bool(data.strict))
     now = entry.data_version(data.side)
@@ -127,9 +138,9 @@ def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
 
 
 def build_nets(experiment: Experiment, classes: int) -> list[Net]:
-    """The spec's nets with what its method adds, initialised from named streams.
+    """The experiment's nets with what its method adds, initialised from named random streams.
 
-    Clients take them in turn. Nets that the method cannot bring together are refused.
+    Client c uses net c modulo their number. Nets that the method cannot combine are refused.
     """
     image, method = ImageShape(experiment.data.channels, experiment.data.side), experiment.method
     names, built = experiment.nets, dict[str, Net]()
@@ -158,14 +169,18 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
 def scoring_split(
     experiment: Experiment, benchmark: Benchmark, dealt: tuple[ClientPart, ...]
 ) -> tuple[tuple[ClientPart, ...], dict[str, ArrayDataset]]:
-    """Who trains on what, and the sets to score on: test images, or ones held out from clients."""
+    """Which images each client trains on, and the test sets by domain.
+
+    The test sets are the benchmark's test images or, with `experiment.validation`, images held out
+    from the clients, which then do not train on them.
+    """
     unseen = experiment.leave_out
     if experiment.validation is None:
         return dealt, {domain.name: domain.test for domain in benchmark.domains}
     left, held = hold_out_rows(dealt, experiment.validation, experiment.seed)
     trains = {domain.name: domain.train for domain in benchmark.domains}
     sets = {name: trains[name].take(rows) for name, rows in held.items() if len(rows)}
-    if sets and unseen:  # none of its images is anybody's, so that all of them are held out
+    if sets and unseen:  # no client holds any of its images, so all are held out
         sets[unseen] = trains[unseen]
     if not sets:
         raise ProtofedError("validation: no client has two images, so none can be held out")
@@ -212,7 +227,11 @@ def server_site(
     net: Net,
     sizes: dict[ClientId, int],
 ) -> Site:
-    """The site that holds no image, of the kind of those that are `like` it."""
+    """The server's site, which holds no image; clients' sites are made from it by `replace`.
+
+    `colours` are mean and standard deviation per channel; the images of `like` give the shape and
+    dtype of the empty training set.
+    """
     data = experiment.data
     return Site(
         id=SERVER,

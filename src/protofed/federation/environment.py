@@ -1,4 +1,4 @@
-"""What a run stood on: the images, the versions and the machine."""
+"""What a run depends on: the images, the versions and the machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from protofed.data.benchmark import Benchmark
 
 
 def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:
-    """SHA-256 of each domain's images and labels, as the nets of a run saw them."""
+    """SHA-256 of each domain's training and test images with their labels, by domain.
+
+    Of the arrays as the nets see them, so a change of decoding or resizing shows as well.
+    """
     sums = {}
     for domain in benchmark.domains:
         digest = hashlib.sha256()
@@ -22,6 +25,9 @@ def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:
 
 
 def describe_environment() -> dict[str, str]:
-    """The versions and the machine behind a run."""
+    """The versions of Python, protofed, torch, numpy and pillow, and the platform.
+
+    Recorded in every run folder, as other versions may give other bits.
+    """
     packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
     return {"python": platform.python_version(), **packages, "platform": platform.platform()}

@@ -1,4 +1,4 @@
-"""What a reader of the scores must know of a federation."""
+"""What a reader of the scores must know about a federation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protofed.spec.experiment_spec import Experiment
 
 
 def left_out_note(experiment: Experiment) -> list[str]:
-    """What a reader must know of a domain that nobody trains on."""
+    """A note that one domain was left out of training; an empty list if none was."""
     if experiment.leave_out is None:
         return []
     on = "" if experiment.validation is None else ", scored on its training images"
@@ -24,14 +24,17 @@ def left_out_note(experiment: Experiment) -> list[str]:
 
 
 def method_warnings(experiment: Experiment, nets: list[Net]) -> list[str]:
-    """What may make the training itself not mean what the reader thinks."""
-    told = [experiment.method.warning(net) for net in nets]
+    """What may make the training differ from what a reader expects.
+
+    The method's own warnings, scores on held-out images, and batch norm with batches of one.
+    """
+    warnings = [experiment.method.warning(net) for net in nets]
     if experiment.validation:
-        told.append("scored on images held out from the clients, not on the test images")
+        warnings.append("scored on images held out from the clients, not on the test images")
     layers = [layer for net in nets for layer in net.modules()]
     if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in layers):
-        told.append("batches of one: batch norm keeps its initial statistics")
-    return list(dict.fromkeys(caution for caution in told if caution))
+        warnings.append("batches of one: batch norm keeps its initial statistics")
+    return list(dict.fromkeys(text for text in warnings if text))
 
 
 def data_notes(
@@ -41,7 +44,10 @@ def data_notes(
     public: dict[str, Tensor],
     left_out: str | None,
 ) -> list[str]:
-    """What must be known of its images, and of who holds them."""
+    """What a reader must know about the images and which client holds them.
+
+    For example domains without a client, clients without an image, and classes that nobody holds.
+    """
     notices = [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
     if public:
         counts = ", ".join(f"{name} {len(rows)}" for name, rows in public.items())

@@ -1,6 +1,6 @@
-"""A federation whose images are elsewhere: what its sites declare, and what both sides build of it.
+"""A federation whose images are at remote sites: what they declare, and what both sides build.
 
-A site is a domain and a client. The coordinator has no images; a site has its own alone.
+Each site is one domain and one client. The coordinator has no images; a site has only its own.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ COLOURS = (FolderInfo.mean, FolderInfo.std)
 
 
 class SiteDescription(NamedTuple):
-    """What a site says of itself before a run; its images stay where they are."""
+    """What a site declares before a run; its images stay where they are.
+
+    `held` counts images per class and is empty if the site keeps that to itself.
+    """
 
     site: str
     classes: tuple[str, ...]
     train: int  # images to train on
-    held: dict[str, int]  # of each class; nothing if the site keeps that to itself
+    held: dict[str, int]  # by class; empty if the site keeps that to itself
     test: int  # images to score on
     fingerprint: str  # SHA-256 of its images
     note: str = ""  # what a reader of its scores must know
@@ -46,7 +49,7 @@ class SiteDescription(NamedTuple):
 
 
 def agreed_classes(offers: Sequence[SiteDescription]) -> tuple[str, ...]:
-    """The classes that all sites have; sites that disagree are refused with what differs."""
+    """The classes that all sites have, sorted; an error says which site lacks which."""
     every = sorted({name for offer in offers for name in offer.classes})
     lines = []
     for offer in offers:
@@ -57,20 +60,26 @@ def agreed_classes(offers: Sequence[SiteDescription]) -> tuple[str, ...]:
         raise ProtofedError(
             "the sites disagree about the classes:\n"
             + "\n".join(lines)
-            + "\nrename the folders so that a class has one name everywhere; a site without images "
-            "of a class makes an empty folder for it"
+            + "\ngive each class the same folder name at every site; a site without images of a "
+            "class needs an empty folder for it"
         )
     return tuple(every)
 
 
 def remote_clients(experiment: Experiment) -> dict[ClientId, str]:
-    """The sites that train, numbered in the order of their names."""
+    """The names of the sites that train, by client id.
+
+    Ids follow the order of names; a domain that is left out of training has none.
+    """
     left = [name for name in experiment.data.domains if name != experiment.leave_out]
     return dict(enumerate(left))
 
 
 def client_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> dict[ClientId, int]:
-    """How many images each client trains on, as its site has declared."""
+    """How many images each client trains on, as its site has declared.
+
+    Images that are held out for validation do not count.
+    """
     declared = {offer.site: offer.train for offer in offers}
     held_out = experiment.validation or 0
     return {
@@ -80,7 +89,7 @@ def client_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> d
 
 
 def test_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> dict[str, int]:
-    """How many images each site scores on."""
+    """How many images each site is scored on: its test images, or those held out."""
     share = experiment.validation
     if share is None:
         return {offer.site: offer.test for offer in offers}
@@ -92,7 +101,10 @@ def test_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> dic
 
 
 def run_description(experiment: Experiment, offers: Sequence[SiteDescription]) -> str:
-    """What every site is told with every message."""
+    """JSON that every site gets with every message: the spec, the classes and the clients' sizes.
+
+    It is all that a site needs to build its own part of the federation (`site_place`).
+    """
     return json.dumps(
         {
             "spec": experiment.to_dict(),
@@ -103,7 +115,10 @@ def run_description(experiment: Experiment, offers: Sequence[SiteDescription]) -
 
 
 def remote_federation(experiment: Experiment, offers: Sequence[SiteDescription]) -> Federation:
-    """The federation as its coordinator sees it: sites with names and sizes, and no image."""
+    """The federation as its coordinator sees it: sites with names and sizes, but without images.
+
+    Fingerprints and class counts are those that the sites declared.
+    """
     classes = agreed_classes(offers)
     domains = tuple(Domain(name, NOTHING, NOTHING) for name in experiment.data.domains)
     nets = build_nets(experiment, len(classes))
@@ -127,7 +142,7 @@ def remote_federation(experiment: Experiment, offers: Sequence[SiteDescription])
 
 
 def _declared(clients: Mapping[ClientId, str], offers: Sequence[SiteDescription]) -> DeclaredData:
-    """What goes on record of the sites' images."""
+    """What is recorded about the sites' images."""
     by_name = {offer.site: offer for offer in sorted(offers)}
     held: list[ClientPartRecord] = [
         {"client": client, "domain": name, "held": _held(by_name[name]), "rows": []}
@@ -137,20 +152,20 @@ def _declared(clients: Mapping[ClientId, str], offers: Sequence[SiteDescription]
 
 
 def _notes(offers: Sequence[SiteDescription]) -> list[str]:
-    """What a reader of the scores must know of the sites."""
+    """What a reader of the scores must know about the sites."""
     notes = [f"{offer.site}: {offer.note}" for offer in sorted(offers) if offer.note]
     others = {offer.site: _others(offer) for offer in sorted(offers)}
     return notes + [f"{name}: runs {', '.join(found)}" for name, found in others.items() if found]
 
 
 def software_versions() -> tuple[str, ...]:
-    """What decides bits on this machine."""
+    """The versions that decide a run's bits on this machine: protofed and torch."""
     known = describe_environment()
     return tuple(f"{what} {known[what]}" for what in ("protofed", "torch"))
 
 
 def _others(offer: SiteDescription) -> list[str]:
-    """The versions of a site that are not those of the coordinator: its bits may differ."""
+    """A site's versions that differ from the coordinator's: its bits may differ too."""
     return [version for version in offer.versions if version not in software_versions()]
 
 
@@ -167,17 +182,25 @@ def _held(offer: SiteDescription) -> dict[str, int]:
 
 
 class SitePlace(NamedTuple):
-    """The federation as one site sees it."""
+    """The federation as one site sees it.
 
-    server: Site  # without images: scores what the server publishes
-    own: Site | None  # None where the site is left out of training
+    `server` has no images and scores what the server publishes; `own` is None if the site is left
+    out of training.
+    """
+
+    server: Site  # without images
+    own: Site | None  # None if the site is left out of training
     test: ArrayDataset
 
 
 def site_place(
     experiment: Experiment, classes: Sequence[str], sizes: dict[ClientId, int], own: Domain
 ) -> SitePlace:
-    """What a site needs to train and to score as the client of its name would locally."""
+    """What a site needs to train and score exactly as the client of its name would in a local run.
+
+    `classes` and `sizes` come from the coordinator's run description; `own` holds the site's
+    images.
+    """
     ids = {name: client for client, name in remote_clients(experiment).items()}
     nets = build_nets(experiment, len(classes))
     server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)

@@ -14,11 +14,14 @@ from protofed.engines.engine import Engine, RoundEvent, expected_reply
 from protofed.errors import DivergedError, ProtofedError
 from protofed.runtime.resources import explain_oom
 
-Mail = Mapping[ClientId, Message]
+Messages = Mapping[ClientId, Message]
 
 
 class LazySubset(Mapping[ClientId, Message]):
-    """Some messages in an order, each fetched when it is asked for: they may lie on disk."""
+    """Some of the replies, in a given order; each is fetched when it is asked for.
+
+    Replies may lie on disk, so they need not all be in memory.
+    """
 
     def __init__(self, replies: Mapping[ClientId, Message | Failure], who: Sequence[ClientId]):
         self.replies, self.who = replies, who
@@ -36,7 +39,10 @@ class LazySubset(Mapping[ClientId, Message]):
 
 
 def raise_event(event: RoundEvent) -> None:
-    """What becomes of an event where nobody keeps a record: an error, so that none is missed."""
+    """The default of `run_round`'s `note`: raise the event as an error, so that none is missed.
+
+    A run that keeps a record passes its own function instead.
+    """
     raise ProtofedError(event.describe)
 
 
@@ -47,18 +53,20 @@ def run_round(
     engine: Engine,
     who: Sequence[ClientId],
     context: RoundContext,
-    tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+    tell: Callable[[Messages, Messages], None] = lambda sent, received: None,
     note: Callable[[RoundEvent], None] = raise_event,
     least: int = 1,
 ) -> S:
-    """Each leg sends, lets train, judges and merges; `tell` sees what went down and came in.
+    """Run all exchanges of a round; returns the server's new state.
 
-    Whose reply is lost or refused is left out of the legs that follow. Where fewer than `least`
-    are left, or the merged state is not finite, the round has failed: the state is as before it.
+    Each exchange sends messages, lets the clients train, checks their replies and merges the valid
+    ones. `tell` gets what was sent and received, `note` each event. A client whose reply is missing
+    or refused takes no part in the exchanges that follow. If fewer than `least` clients are left,
+    or the merged state is not finite, the round fails and the state from before it is returned.
     """
     before = server
-    for leg in range(method.exchanges):
-        now = context._replace(exchange=leg)
+    for exchange in range(method.exchanges):
+        now = context._replace(exchange=exchange)
         messages = method.send(site, server, who, now)
         replies = valid_replies(method, site, messages, engine.exchange(messages, now), now, note)
         tell(messages, replies)
@@ -76,12 +84,15 @@ def run_round(
 def valid_replies(
     method: Method[S, C],
     site: Site,
-    messages: Mail,
+    messages: Messages,
     replies: Mapping[ClientId, Message | Failure],
     context: RoundContext,
     note: Callable[[RoundEvent], None],
-) -> Mail:
-    """The replies that may be merged, once for each client that was asked and in this order."""
+) -> Messages:
+    """The replies that may be merged, in the order of `messages`.
+
+    Every failure, refused reply and reply of a client that was not asked is reported to `note`.
+    """
     for client in replies:
         if client not in messages:
             note(RoundEvent(context, client, "was not asked"))
@@ -100,9 +111,12 @@ def valid_replies(
 
 
 def merge_replies(
-    method: Method[S, C], site: Site, server: S, replies: Mail, context: RoundContext
+    method: Method[S, C], site: Site, server: S, replies: Messages, context: RoundContext
 ) -> tuple[S, str]:
-    """The server's new state; or the old one, and why there is no new one."""
+    """The server's new state and ""; or the old state and the reason why merging failed.
+
+    Merging fails if the method diverges or if a tensor of the new state is not finite.
+    """
     try:
         with explain_oom(f"the server, in round {context.round + 1},"):
             new = method.merge(site, server, replies, context)

@@ -1,4 +1,4 @@
-"""Figures from run folders."""
+"""Figures from run folders, by kind: curves, bars, heat maps, projections, Grad-CAM."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {
-    "curves": "accuracy over rounds, a line a method; seeds become a band",
-    "domains": "accuracy on each domain: bars, or a radar from three domains on",
-    "ablation": "a bar for each variant of a method, and the baseline dashed",
+    "curves": "accuracy over rounds, one line per method; bands over seeds",
+    "domains": "accuracy on each domain: bars, or a radar for 3 domains or more",
+    "ablation": "one bar per variant of a method; the baseline is dashed",
     "sensitivity": "accuracy over one hyperparameter that differs between the runs",
     "heatmap": "accuracy over two hyperparameters that differ between the runs",
-    "partition": "how many images of each class each client holds",
-    "tsne": "the features of test images in a plane, by class or by domain",
-    "sphere": "the features of one domain's test images beside the unit sphere",
-    "margins": "how far each class lies from the others, by shared vectors",
-    "prototypes": "the clients' prototypes in a plane, and ways to sum them up",
-    "gradcam": "where in an image a model looks",
+    "partition": "number of images per client and class",
+    "tsne": "features of test images in a plane (t-SNE), by class or domain",
+    "sphere": "features of one domain's test images in 3-D, with the unit sphere",
+    "margins": "distance of each class to the nearest other one",
+    "prototypes": "the clients' prototypes in a plane, with clusters and means",
+    "gradcam": "where in an image a model looks (heat maps)",
 }
 _MODULES = {
     "curves": "score_charts",
@@ -42,7 +42,13 @@ _MODULES = {
 
 
 def draw_figure(kind: str, runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """A figure of some runs; the module of its kind draws it."""
+    """Draw a figure of one of the `KINDS` from some run folders.
+
+    Returns a matplotlib figure that belongs to no window; `style.save_figure` writes it::
+
+        figure = draw_figure("curves", [Path("runs/a"), Path("runs/b")], FigureOptions())
+        save_figure(figure, Path("curves"))  # curves.svg and curves.png
+    """
     require_known_name("kind of figure", kind, KINDS)
     if not runs:
         raise ProtofedError(f"{kind}: no runs given\nname one or more run folders")

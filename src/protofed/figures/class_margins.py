@@ -1,4 +1,4 @@
-"""How far apart each method holds the classes: the distance to the nearest other class's vector."""
+"""How far apart a method keeps the classes: the distance to the nearest vector of another class."""
 
 from __future__ import annotations
 
@@ -19,25 +19,35 @@ if TYPE_CHECKING:
 
     from protofed.experiment.trained_run import TrainedRun
 
-SHARE = 0.8  # of a class's place that its bars fill
-ANCHORS = "anchors"  # the extra in which learnt class vectors travel
+SHARE = 0.8  # of the space of a class that its bars fill
+ANCHORS = "anchors"  # the extra that carries learned class vectors
 
 
 class MarginSeries(NamedTuple):
-    """The bars of one run."""
+    """The bars of one run: a label, and the tables of class vectors that margins are taken from.
+
+    There is one table for vectors that the server shares, or one per client.
+    """
 
     label: str
-    tables: tuple[Prototypes, ...]  # one; or one a client, of which the largest margin counts
+    tables: tuple[Prototypes, ...]  # one; or one per client, and the largest margin counts
 
     def margins(self, classes: int, unit: bool) -> Tensor:
-        """A margin for each class [C], with vectors of length 1 if `unit`; NaN where unknown."""
+        """The margin of each class [C], NaN where unknown; of vectors scaled to length 1 if `unit`.
+
+        With several tables, one per client, the largest margin of each class counts.
+        """
         found = [margins_by_class(unit_rows(t) if unit else t, classes) for t in self.tables]
         known = torch.stack(found).nan_to_num(nan=-torch.inf).amax(0)
         return torch.where(known.isfinite(), known, torch.nan)
 
 
 def draw_margins(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """Two panels: vectors as they are, and scaled to length 1, which makes methods comparable."""
+    """Draw the margins of all classes as bars, one series per run.
+
+    The upper panel takes the vectors as they are. The lower one scales them to length 1, which
+    makes methods with features of different lengths comparable.
+    """
     options.only("margins", "rounds")
     opened = open_runs(runs, single_round("margins", options))
     series = [
@@ -53,13 +63,17 @@ def draw_margins(runs: Sequence[Path], options: FigureOptions) -> Figure:
     marks, texts = upper.get_legend_handles_labels()
     figure.legend(marks, texts, loc="outside upper center", ncols=min(3, len(texts)))
     rounds = sorted({run.round for run in opened})
-    told = f"after round {', '.join(map(str, rounds))}; "
-    add_footnotes(figure, [f"{told}margin: distance to the nearest vector of another class"])
+    after = f"after round {', '.join(map(str, rounds))}; "
+    add_footnotes(figure, [f"{after}margin: distance to the nearest vector of another class"])
     return figure
 
 
 def margin_series(run: TrainedRun, name: str) -> MarginSeries:
-    """The class vectors that a method shares: prototypes or anchors; else each client's means."""
+    """The class vectors that a run's method shares, as a series.
+
+    These are the prototypes or learned anchors that the server publishes; for methods with neither,
+    the class means of each client.
+    """
     product = run.method.publish(run.server)
     anchors = product.extras.get(ANCHORS)
     if product.protos is not None:
@@ -72,14 +86,20 @@ def margin_series(run: TrainedRun, name: str) -> MarginSeries:
 
 
 def margins_by_class(table: Prototypes, classes: int) -> Tensor:
-    """The margin of each class [C], the least of its rows; NaN without it or without others."""
+    """The margin of each class [C]: the smallest over its rows.
+
+    NaN for a class without rows, or if the table has no other class.
+    """
     least = table.vectors.new_full((classes,), torch.inf)
     least = least.scatter_reduce(0, table.labels, table.class_margins(), "amin")
     return torch.where(least.isfinite(), least, torch.nan)
 
 
 def unit_rows(table: Prototypes) -> Prototypes:
-    """The same rows as vectors of length 1."""
+    """The same table with every vector scaled to length 1.
+
+    Labels and counts stay as they are.
+    """
     unit = torch.nn.functional.normalize(table.vectors)
     return Prototypes(unit, table.labels, table.counts)
 

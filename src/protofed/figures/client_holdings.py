@@ -1,4 +1,4 @@
-"""Who holds what: the images of each class at each client, grouped by domain."""
+"""Which client holds how many images of which class, grouped by domain."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from protofed.experiment.run_records import load_spec
 from protofed.figures.style import BLACK, COUNTS, FigureOptions, new_figure, set_title, write_cells
 from protofed.spec.experiment_spec import Experiment
 
-MOST_NUMBERS = 400  # cells that still have room for a number
-MOST_NAMES = 40  # clients or classes that are named one by one
+MOST_NUMBERS = 400  # cells up to which each shows its number
+MOST_NAMES = 40  # clients or classes up to which each is named
 
 
 def draw_partition(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """Clients x classes from partition.json; the run need not be finished."""
+    """Draw clients x classes as a heat map of image counts, from a run's partition.json.
+
+    The run need not be finished. Takes one run; `options.domain` restricts it to one domain.
+    """
     options.only("partition", "domain")
     if len(runs) != 1:
         raise ProtofedError(f"partition: shows one run, {len(runs)} were given")
@@ -38,7 +41,7 @@ def draw_partition(runs: Sequence[Path], options: FigureOptions) -> Figure:
     classes = _classes(experiment, parts)
     counts = np.array([[part["held"].get(name, 0) for name in classes] for part in parts])
     if not counts.size:
-        raise ProtofedError(f"{runs[0] / 'partition.json'} is damaged: nobody holds any image")
+        raise ProtofedError(f"{runs[0] / 'partition.json'} is damaged: no client holds an image")
     figure = new_figure(2.4 + min(8.0, 0.36 * len(classes)), 1.5 + min(8.0, 0.24 * len(parts)))
     axes = figure.add_subplot()
     image = axes.imshow(counts, cmap=COUNTS, aspect="auto", vmin=0)
@@ -51,7 +54,7 @@ def draw_partition(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
 
 def _classes(experiment: Experiment, parts: Sequence[ClientPartRecord]) -> Sequence[str]:
-    """All classes; where the images are elsewhere, those that somebody holds."""
+    """All classes; for images on other machines, those that a client holds."""
     try:
         return benchmark_info(experiment.data.name).classes
     except ProtofedError:

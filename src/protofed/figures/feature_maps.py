@@ -1,4 +1,4 @@
-"""Features of test images in a plane by t-SNE, or beside the unit sphere."""
+"""Features of test images in a plane by t-SNE, or in space beside the unit sphere."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 
     from protofed.experiment.trained_run import TrainedRun
 
-DARKER = 0.5  # how much light each further use of the palette keeps
+DARKER = 0.5  # brightness that each repetition of the palette keeps
 
 
 class PointGroup(NamedTuple):
-    """The points of one group and how they look."""
+    """The points of one group (a class or a domain) and how to draw them.
+
+    Groups differ in marker as well as in colour.
+    """
 
     name: str
     points: Tensor  # [n, dims]
@@ -44,7 +47,11 @@ class PointGroup(NamedTuple):
 
 
 def group_points(points: Tensor, numbers: Tensor, called: Sequence[str]) -> Iterator[PointGroup]:
-    """Points [N, dims] by their group's number [N]; groups without a point are left out."""
+    """Split points [N, dims] by the number of their group [N], each with a colour and a marker.
+
+    `called` names the groups by number. Groups without points are left out. Beyond the palette,
+    colours are repeated darker.
+    """
     from matplotlib.colors import to_rgb
 
     for group in numbers.unique().tolist():
@@ -54,26 +61,28 @@ def group_points(points: Tensor, numbers: Tensor, called: Sequence[str]) -> Iter
         yield PointGroup(called[group], points[numbers == group], (red, green, blue), marker)
 
 
-PERPLEXITY = 30.0  # neighbours that t-SNE keeps near a point, as its paper suggests
-FEWEST = 4  # points: below, there are no neighbourhoods to keep
+PERPLEXITY = 30.0  # of t-SNE, as its paper suggests
+FEWEST = 4  # points that t-SNE needs
 
 
 class ProjectionAxes(NamedTuple):
-    """Where the origin of a projection lies, its axes, and how much of the points it keeps."""
+    """A linear projection: its origin, its axes, and how much of the points it keeps."""
 
     origin: Tensor  # [D]
     axes: Tensor  # [dims, D], orthonormal; zero rows where the points have fewer dimensions
-    kept: float  # share of the squared distances to the origin
+    kept: float  # share of the squared distances to the origin, 0 to 1
 
     def place(self, points: Tensor) -> Tensor:
-        """Points [N, D] in the projection [N, dims]."""
+        """Project points [N, D] to [N, dims]."""
         return (points.double() - self.origin) @ self.axes.T
 
 
 def principal_axes(points: Tensor, dims: int, centred: bool = True) -> ProjectionAxes:
-    """The axes along which points [N, D] differ most; not centred, along which they are longest.
+    """The axes along which points [N, D] vary most, by singular value decomposition.
 
-    Signs are settled by each axis's largest entry, so that no library decides on mirror images.
+    With ``centred=False`` the origin stays where it is, and the axes are those along which the
+    points are longest. The sign of each axis is fixed by its largest entry, so that all libraries
+    give the same picture.
     """
     wide = points.double()
     origin = wide.mean(0) if centred else wide.new_zeros(wide.shape[1])
@@ -87,7 +96,10 @@ def principal_axes(points: Tensor, dims: int, centred: bool = True) -> Projectio
 
 
 def tsne_map(points: Tensor, seed: int) -> Tensor:
-    """Points [N, D] laid out by t-SNE [N, 2], neighbours near each other; distances mean little."""
+    """Lay out points [N, D] in a plane [N, 2] by t-SNE; needs at least four.
+
+    Neighbours stay close; distances between far points mean little. Equal seeds give equal layouts.
+    """
     if len(points) < FEWEST:
         raise ProtofedError(
             f"t-SNE needs at least {FEWEST} images, there are {len(points)}\n"
@@ -105,14 +117,15 @@ def tsne_map(points: Tensor, seed: int) -> Tensor:
         return torch.from_numpy(layout.fit_transform(points.double().numpy()))
 
 
-MOST_TSNE_IMAGES = (
-    1000  # images: t-SNE takes seconds for so many, and minutes for ten times as many
-)
+MOST_TSNE_IMAGES = 1000  # seconds of t-SNE; ten times as many would take minutes
 TSNE_PANEL = 2.3  # inches
 
 
 def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The same images in every panel; panels of a row share one scale."""
+    """Draw the features of test images by t-SNE: a row per run, a column per round.
+
+    All panels show the same images, at most 1,000 drawn at random. Panels of a row share one scale.
+    """
     options.only("tsne", "rounds", "domain", "by", "seed")
     columns = [open_runs(runs, finished) for finished in options.rounds or (None,)]
     first = columns[0][0]
@@ -159,17 +172,20 @@ def _scatter_plane(axes: Axes, points: Tensor, numbers: Tensor, called: Sequence
 
 
 def _tsne_title(run: TrainedRun) -> str:
-    who = model_owner(run)
-    return f"round {run.round}, {who}" if who else f"round {run.round}"
+    owner = model_owner(run)
+    return f"round {run.round}, {owner}" if owner else f"round {run.round}"
 
 
 MOST_SPHERE_IMAGES = 500  # images; more would hide each other
 SPHERE_PANEL = 3.0  # inches
-MARGIN = 1.05  # of the room around the farthest point, or around the sphere
+MARGIN = 1.05  # space around the farthest point or the sphere
 
 
 def draw_sphere(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """Each panel has its own axes and scale; the sphere in it has radius 1."""
+    """Draw the features of one domain in three dimensions, a panel per run, with the unit sphere.
+
+    Shows whether a method spreads its features on a hypersphere. Each panel is projected by itself.
+    """
     options.only("sphere", "rounds", "domain", "seed")
     opened = open_runs(runs, single_round("sphere", options))
     domain = options.domain or opened[0].experiment.data.domains[0]
@@ -227,9 +243,9 @@ def _sphere(axes: Axes3D) -> None:
 
 def _sphere_title(label: str, run: TrainedRun, z: Tensor, kept: float) -> str:
     lengths = z.norm(dim=1)
-    who = "".join(f", {name}" for name in [model_owner(run)] if name)
+    owner = "".join(f", {name}" for name in [model_owner(run)] if name)
     return (
-        f"{label}, round {run.round}{who}\n"
+        f"{label}, round {run.round}{owner}\n"
         f"lengths of {z.shape[1]}-D features {lengths.min():.3g} to {lengths.max():.3g}\n"
         f"{kept:.0%} of squared length shown"
     )

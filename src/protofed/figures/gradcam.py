@@ -1,4 +1,4 @@
-"""Where models look: Grad-CAM heat maps (Selvaraju et al., ICCV 2017) on test images."""
+"""Where models look: Grad-CAM heat maps (Selvaraju et al., ICCV 2017) of test images."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ if TYPE_CHECKING:
 
 
 def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
-    """The heat [B, side, side] from 0 to 1 of a class [B] each in images [B, channels, side, side].
+    """Heat maps [B, side, side] from 0 to 1 that show where a net sees given classes.
 
-    The classes are told, as a method's prediction need not be the net's own best score.
+    `x` [B, channels, side, side] is the net's input and `labels` [B] the class to explain in each
+    image. It is an argument because a method may predict another class than the net's best score.
     """
     maps: list[Tensor] = []
 
     def cut(layer: nn.Module, given: object, out: Tensor) -> Tensor:
-        maps.append(out.detach().requires_grad_())  # gradients are wanted from here on only
+        maps.append(out.detach().requires_grad_())  # gradients are needed from here on only
         return maps[-1]
 
     handle = last_convolution(net).register_forward_hook(cut)
@@ -64,17 +65,24 @@ def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
 
 
 def heat_from_gradients(maps: Tensor, slopes: Tensor, side: int) -> Tensor:
-    """Maps [B, K, h, w] summed with their mean slopes as weights; what speaks for, scaled to 1."""
+    """Grad-CAM from feature maps [B, K, h, w] and their gradients, resized to [B, side, side].
+
+    Maps are summed with their mean gradients as weights. Positive values are scaled to 0..1; a flat
+    result becomes zero.
+    """
     weights = slopes.mean((2, 3), keepdim=True)
     small = F.relu((weights * maps).sum(1, keepdim=True))
     heat = F.interpolate(small, (side, side), mode="bilinear", align_corners=False)[:, 0]
     least, most = heat.amin((1, 2), keepdim=True), heat.amax((1, 2), keepdim=True)
-    # A map that is flat says nothing: it becomes zero.
+    # A flat map carries no information and becomes zero.
     return (heat - least) / torch.where(most > least, most - least, 1)
 
 
 def last_convolution(net: Net) -> nn.Conv2d:
-    """The convolution nearest to the features; not one of single pixels, as in a shortcut."""
+    """The convolution closest to the features; 1x1 convolutions of shortcuts are passed over.
+
+    Raises for a net without convolutions.
+    """
     found = [layer for layer in net.encoder.modules() if isinstance(layer, nn.Conv2d)]
     if not found:
         raise ProtofedError(
@@ -86,11 +94,14 @@ def last_convolution(net: Net) -> nn.Conv2d:
 
 PANEL = 1.25  # inches
 RIGHT, WRONG = PALETTE[0], PALETTE[1]
-VEIL = 0.6  # how much the heat covers the image below it
+VEIL = 0.6  # opacity of the heat over the image
 
 
-class TestImage(NamedTuple):
-    """One test image and where it is from."""
+class ExampleImage(NamedTuple):
+    """One test image and the domain that it comes from.
+
+    `data` is a data set of a single row, as models take data sets.
+    """
 
     domain: str
     data: ArrayDataset  # of one row
@@ -102,14 +113,21 @@ class TestImage(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """What a run says about one image, and where its model saw that."""
+    """A run's prediction for one image, and the heat map of the predicted class.
+
+    The heat map is relative: it says where the model looks, not how sure it is.
+    """
 
     chances: Tensor  # [C] softmax of the method's scores
     heat: Tensor  # [side, side] from 0 to 1, for the class with the best score
 
 
 def draw_gradcam(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The heat of the class that each run predicts, with that class and its probability."""
+    """Draw example images with the heat maps of each run's predicted class below them.
+
+    Under each heat map stand the class, its probability, and whether it is right. `options.images`
+    sets the number of images.
+    """
     options.only("gradcam", "rounds", "domain", "images", "seed")
     opened = open_runs(runs, single_round("gradcam", options))
     pictures = sample_test_images(
@@ -131,8 +149,11 @@ def draw_gradcam(runs: Sequence[Path], options: FigureOptions) -> Figure:
     return figure
 
 
-def sample_test_images(tests: Chosen, count: int, seed: int) -> list[TestImage]:
-    """So many random images (or all there are), from each domain in turn."""
+def sample_test_images(tests: Chosen, count: int, seed: int) -> list[ExampleImage]:
+    """Choose `count` random test images (all if there are fewer), taking the domains in turn.
+
+    The choice depends on the seed and on the names of the domains, not on the runs.
+    """
     if count < 1:
         raise ProtofedError(f"gradcam: images is {count}, but must be 1 or more")
     queues = {
@@ -142,12 +163,16 @@ def sample_test_images(tests: Chosen, count: int, seed: int) -> list[TestImage]:
     rounds = range(max(map(len, queues.values())))
     order = [(name, at) for at in rounds for name in tests if at < len(queues[name])]
     return [
-        TestImage(name, tests[name].take(queues[name][at : at + 1])) for name, at in order[:count]
+        ExampleImage(name, tests[name].take(queues[name][at : at + 1]))
+        for name, at in order[:count]
     ]
 
 
-def explain_image(run: TrainedRun, picture: TestImage) -> HeatMap:
-    """What a run's model says about one image, and where it looked."""
+def explain_image(run: TrainedRun, picture: ExampleImage) -> HeatMap:
+    """Predict one image with a run's model, and compute the heat map of the predicted class.
+
+    The prediction is the method's own, which need not be the net's best score.
+    """
     site, model = run.model()
     scores = run.scores(picture.data)
     with torch_threads(run.experiment.threads):
@@ -157,7 +182,10 @@ def explain_image(run: TrainedRun, picture: TestImage) -> HeatMap:
 
 
 def plot_image(axes: Axes, image: Tensor) -> None:
-    """A stored image [side, side, 1 or 3] as it is."""
+    """Show a stored image [side, side, 1 or 3] without ticks and frame.
+
+    Pixels are uint8; grey images are drawn in grey.
+    """
     axes.imshow(image.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=255)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -165,7 +193,10 @@ def plot_image(axes: Axes, image: Tensor) -> None:
 
 
 def plot_heat(axes: Axes, image: Tensor, heat: Tensor) -> None:
-    """A heat map [side, side] over its image."""
+    """Show a heat map [side, side] over its image, which is drawn in light grey.
+
+    A heat map of zeros is marked "no heat".
+    """
     plot_image(axes, image)
     axes.images[0].set_data(image.float().mean(-1).numpy())  # colours would mix
     axes.images[0].set_clim(-255, 255)  # and black would darken the heat
@@ -174,17 +205,20 @@ def plot_heat(axes: Axes, image: Tensor, heat: Tensor) -> None:
         axes.text(0.5, 0.06, "no heat", color="white", ha="center", transform=axes.transAxes)
 
 
-def _heat(axes: Axes, picture: TestImage, seen: HeatMap, classes: Sequence[str]) -> None:
+def _heat(axes: Axes, picture: ExampleImage, seen: HeatMap, classes: Sequence[str]) -> None:
     """A heat map over its image; below, what was predicted, and whether that is right."""
     plot_heat(axes, picture.data.images[0], seen.heat)
     chance, predicted = (value.item() for value in seen.chances.max(0))
     right = predicted == picture.label
-    told = f"{classes[int(predicted)]}: {chance:.0%} {'✓' if right else '✗'}"
-    axes.set_xlabel(told, color=RIGHT if right else WRONG)
+    text = f"{classes[int(predicted)]}: {chance:.0%} {'✓' if right else '✗'}"
+    axes.set_xlabel(text, color=RIGHT if right else WRONG)
 
 
 def explanation_figure(image: Tensor, heat: Tensor, title: str) -> bytes:
-    """A PNG of an image [side, side, 3] uint8, its heat map [side, side], and a line above."""
+    """A PNG of an image [side, side, 3] uint8 next to its heat map [side, side], under a title.
+
+    Used by ``predict``; the title is plain text, never mathematics.
+    """
     with figure_settings():
         figure = new_figure(3.6, 2.1)
         left, right = figure.subplots(1, 2)

@@ -1,4 +1,4 @@
-"""Trained runs opened for one figure, and what their models make of the same images."""
+"""Open trained runs for a figure, and choose the test images that it shows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Chosen: TypeAlias = Mapping[str, ArrayDataset]  # by domain; grey and colour ima
 
 
 def open_runs(runs: Sequence[Path], finished: int | None) -> list[TrainedRun]:
-    """The runs after so many rounds, or after their last; all must be about the same images."""
+    """Open the runs with their images, after round `finished`, or after their last if None.
+
+    All runs must have the same data section, as a figure shows the same images for each.
+    """
     opened = [open_trained_run(folder, finished) for folder in runs]
     for folder, other in zip(runs, opened, strict=True):
         if other.experiment.data != opened[0].experiment.data:
@@ -36,14 +39,20 @@ def open_runs(runs: Sequence[Path], finished: int | None) -> list[TrainedRun]:
 
 
 def single_round(kind: str, options: FigureOptions) -> int | None:
-    """The only round that was asked for, or none for the newest."""
+    """The round that was asked for, or None for the last one; raises if several were.
+
+    For kinds of figures that show one round only; `kind` is named in the error.
+    """
     if len(options.rounds) > 1:
         raise ProtofedError(f"{kind} shows one round, got {', '.join(map(str, options.rounds))}")
     return options.rounds[0] if options.rounds else None
 
 
 def run_names(runs: Sequence[Path], opened: Sequence[TrainedRun]) -> list[str]:
-    """What to call each run: method and settings, and its folder where two have the same."""
+    """A name for each run: the label of its method, and its folder where several share a label.
+
+    ``["FedAvg", "FPL (a)", "FPL (b)"]`` for one run of FedAvg and two of FPL.
+    """
     labels = label_experiments([run.experiment for run in opened])
     return [
         label if labels.count(label) == 1 else f"{label} ({folder.name})"
@@ -52,12 +61,18 @@ def run_names(runs: Sequence[Path], opened: Sequence[TrainedRun]) -> list[str]:
 
 
 def model_owner(run: TrainedRun) -> str:
-    """Whose model shows the features, where that is not the server's."""
+    """The client whose model is shown, for personal methods; empty for the server's model.
+
+    Personal methods leave each client with its own model; figures take the first client's.
+    """
     return f"client {min(run.federation.sites)}" if run.method.personal else ""
 
 
 def choose_test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen:
-    """The test images of a domain, or of all; those of no image are left out."""
+    """The test images by domain, of one domain or of all; domains without images are left out.
+
+    `kind` is the kind of figure, for messages. Raises if no images are left.
+    """
     tests = run.federation.tests
     if domain is not None:
         tests = {domain: tests[require_known_name("domain", domain, tests)]}
@@ -70,7 +85,10 @@ def choose_test_images(kind: str, run: TrainedRun, domain: str | None) -> Chosen
 
 
 def sample_images(tests: Chosen, most: int, *key: int | str) -> Chosen:
-    """So many of the images, drawn at random from all alike; their order stays."""
+    """At most `most` images, drawn at random over all domains; their order is kept.
+
+    `key` names the random stream.
+    """
     total = sum(len(test) for test in tests.values())
     drawn = torch.randperm(total, generator=rng("figure", *key))[:most].sort().values
     chosen, start = {}, 0
@@ -83,12 +101,18 @@ def sample_images(tests: Chosen, most: int, *key: int | str) -> Chosen:
 
 
 def image_features(run: TrainedRun, chosen: Chosen) -> Tensor:
-    """The features z [N, D] of images, domain after domain."""
+    """The features z [N, D] of images, one domain after the other.
+
+    Computed in evaluation mode by the model that also makes the run's predictions.
+    """
     return torch.cat([run.features(data) for data in chosen.values()])
 
 
 def image_groups(run: TrainedRun, chosen: Chosen, by: str) -> tuple[Tensor, Sequence[str]]:
-    """The number of each image's class or domain [N], and what the numbers are called."""
+    """The class or domain of each image as a number [N], and the names of the numbers.
+
+    `by` is "class" or "domain".
+    """
     if by == "class":
         return torch.cat(
             [data.labels for data in chosen.values()]
@@ -98,10 +122,10 @@ def image_groups(run: TrainedRun, chosen: Chosen, by: str) -> tuple[Tensor, Sequ
 
 
 def client_prototypes(run: TrainedRun) -> dict[ClientId, Prototypes]:
-    """Each client's class means by the model that it now has.
+    """The class means of each client's training images, by the model that the client has now.
 
-    That is its own in personal methods, else the one that the server gives to all; what a client
-    sent in came from the model it had just trained, which no checkpoint holds.
+    That is its own model in personal methods, else the server's. Prototypes that clients sent came
+    from models they had just trained, which no checkpoint holds.
     """
     with torch_threads(run.experiment.threads):
         return {client: _means_at(run, client) for client in sorted(run.federation.sites)}

@@ -1,4 +1,4 @@
-"""Clients' prototypes of a class in a plane, and what a server may make of them."""
+"""Clients' prototypes of a class in a plane, with the ways in which a server may combine them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ PANEL = 2.2  # inches
 
 
 class PrototypeMark(NamedTuple):
-    """How one of the server's vectors looks; it lies over the marks before it."""
+    """How one of the server's vectors is drawn; later marks lie over earlier ones.
+
+    `shape` is a marker of matplotlib, `size` its area in points squared.
+    """
 
     name: str
     shape: str
@@ -54,7 +57,10 @@ MARKS = (
 
 
 class PrototypeSummary(NamedTuple):
-    """What a server may make of the clients' prototypes of one class, in FPL's words."""
+    """The combinations of the clients' prototypes of one class, in the terms of FPL.
+
+    The unbiased mean counts every cluster once, the global mean every client.
+    """
 
     partition: Tensor  # [N] the number of each row's FINCH cluster
     clusters: Tensor  # [clusters, D] their means
@@ -63,7 +69,11 @@ class PrototypeSummary(NamedTuple):
 
 
 def draw_prototypes(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """A row a run, a column a class; each panel has a plane of its own."""
+    """Draw clients' prototypes with clusters and means: a row per run, a column per class.
+
+    Each panel is projected to its own plane. Only methods whose clients send prototypes can be
+    shown.
+    """
     options.only("prototypes", "rounds")
     opened = open_runs(runs, single_round("prototypes", options))
     for folder, run in zip(runs, opened, strict=True):
@@ -84,7 +94,10 @@ def draw_prototypes(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
 
 def summarize_prototypes(rows: Tensor) -> PrototypeSummary:
-    """The ways to sum up the clients' prototypes [N, D] of one class."""
+    """Cluster the clients' prototypes [N, D] of one class by FINCH, and take the means.
+
+    Uses the coarsest partition that FINCH finds.
+    """
     partition, each = finch_clusters(rows)[-1], torch.ones(len(rows), dtype=torch.int64)
     clusters = Prototypes(rows, partition, each).uniform_mean().vectors
     unbiased, mean = (part.mean(0, keepdim=True) for part in (clusters, rows))
@@ -92,7 +105,10 @@ def summarize_prototypes(rows: Tensor) -> PrototypeSummary:
 
 
 def classes_to_show(runs: Sequence[Mapping[ClientId, Prototypes]]) -> list[int]:
-    """The first few of the classes that most clients hold, of those that are in every run."""
+    """The labels of up to three classes: those that most clients hold, and that every run has.
+
+    Takes the prototypes by client of each run; raises if no class is in all runs.
+    """
     labels = [torch.cat([table.labels for table in run.values()]) for run in runs]
     everywhere = set.intersection(*(set(found.tolist()) for found in labels))
     if not everywhere:
@@ -105,7 +121,7 @@ def _check(folder: Path, run: TrainedRun) -> None:
     if not SHARED & set(run.method.payload.up):
         raise ProtofedError(
             f"{folder}: clients of {run.method.info.label} send no prototypes\n"
-            f"give a run of a method that has them, such as fpl, fedproto or pgct"
+            "give a run of a method that does; `protofed methods` lists what each sends"
         )
 
 

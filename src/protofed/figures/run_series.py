@@ -1,4 +1,4 @@
-"""Runs read for one figure: their fields, whether they may stand side by side, their groups."""
+"""Runs read for one figure: their settings, whether they may be compared, and their grouping."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from protofed.spec.experiment_spec import Experiment, flatten_spec
 
 
 class RunSeries(NamedTuple):
-    """Runs that differ in their seed alone, under the name that a figure shows."""
+    """Runs that differ only in their seed, and the label under which a figure shows them.
+
+    A figure draws their mean, and the spread over seeds where there are several.
+    """
 
     label: str
-    records: tuple[RunRecord, ...]  # one a seed, in the order of seeds
+    records: tuple[RunRecord, ...]  # one per seed, in ascending order
 
     @property
     def method(self) -> AnyMethod:
-        """The method of all its runs."""
+        """The method of its runs."""
         return self.records[0].experiment.method
 
     @property
@@ -36,7 +39,10 @@ class RunSeries(NamedTuple):
 
 
 def read_run_records(runs: Sequence[Path]) -> list[RunRecord]:
-    """The records of some finished runs, each experiment once."""
+    """Read some finished runs; raises if two folders hold the same run.
+
+    Two runs are the same if their specs have the same digest.
+    """
     if not runs:
         raise ProtofedError("no runs given\nname one or more run folders")
     records = [read_record(folder) for folder in runs]
@@ -45,12 +51,15 @@ def read_run_records(runs: Sequence[Path]) -> list[RunRecord]:
         twin = seen.setdefault(record.result.digest, record)
         if twin is not record:
             two = f"{twin.result.folder} and {record.result.folder}"
-            raise ProtofedError(f"{two} hold the same run: name one of them")
+            raise ProtofedError(f"{two} hold the same run: give one of them")
     return records
 
 
 def compared_series(runs: Sequence[Path]) -> tuple[list[RunSeries], list[str]]:
-    """One series a method and setting, in the order of the runs; and what to note under them."""
+    """Read runs for a comparison: one series per method and setting, in the order given.
+
+    Also returns the footnotes, about missing seeds and different versions.
+    """
     records = read_run_records(runs)
     notes = check_plottable(records)
     series = group_by_setting(records)
@@ -58,13 +67,19 @@ def compared_series(runs: Sequence[Path]) -> tuple[list[RunSeries], list[str]]:
 
 
 def check_plottable(records: Sequence[RunRecord], free: Sequence[str] = ()) -> list[str]:
-    """Refuse runs that may not stand together; `free` are sections that may differ besides."""
-    # under one label no seed is missing: what tables say of missing ones does not fit figures
+    """Raise if runs cannot stand in one figure; returns footnotes.
+
+    They may differ in method, seed and the sections that `free` lists.
+    """
+    # under one label no seed is missing: figures have their own note on missing seeds
     return check_comparable([record._replace(label="") for record in records], (*APART, *free))
 
 
 def group_by_method(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """The records by their method's label, in the order of the runs."""
+    """The records by the label of their method, in the order given.
+
+    Runs of one method with different settings share an entry; see `group_by_setting`.
+    """
     found: dict[str, list[RunRecord]] = {}
     for record in records:
         found.setdefault(record.experiment.method.info.label, []).append(record)
@@ -72,7 +87,10 @@ def group_by_method(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def group_by_setting(records: Sequence[RunRecord]) -> list[RunSeries]:
-    """The records by method and setting; the setting is named where a method has several."""
+    """The records as series, one per method and setting.
+
+    Labels name the settings only where a method has several: ``FPL (tau=0.5)``.
+    """
     labels = label_experiments([record.experiment for record in records])
     found: dict[str, list[RunRecord]] = {}
     for label, record in zip(labels, records, strict=True):
@@ -82,7 +100,10 @@ def group_by_setting(records: Sequence[RunRecord]) -> list[RunSeries]:
 
 
 def missing_seed_notes(series: Sequence[RunSeries]) -> list[str]:
-    """A line for the series that lack the same of the seeds that others have."""
+    """Footnotes on series that lack seeds which others have.
+
+    Series with the same seeds share a line: ``only seed 0: FedAvg, FPL``.
+    """
     every = {seed for one in series for seed in one.seeds}
     lacking: dict[str, list[str]] = {}
     for one in series:
@@ -92,13 +113,19 @@ def missing_seed_notes(series: Sequence[RunSeries]) -> list[str]:
 
 
 def baseline_first(series: Sequence[RunSeries]) -> list[RunSeries]:
-    """The same series with those of the baseline first: the method of a spec that names none."""
+    """The same series, those of the baseline first.
+
+    The baseline is the method that a spec has if it names none.
+    """
     baseline = type(Experiment.model_fields["method"].default)
     return sorted(series, key=lambda one: not isinstance(one.method, baseline))
 
 
 def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None) -> float:
-    """The mean over domains, or one domain's score; a run without it is refused."""
+    """The mean accuracy over domains, or that of one domain; raises if there is no such score.
+
+    `scores` are some scores of the run `record`, which is named in errors.
+    """
     if domain is not None:
         require_known_name("domain", domain, scores.domains)
     found = scores.mean if domain is None else scores.domains[domain]
@@ -109,30 +136,42 @@ def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None)
 
 
 def record_scores(record: RunRecord, options: FigureOptions) -> DomainScores:
-    """A run's scores by the rule that was asked for."""
+    """A run's scores by domain, by the rule of the options.
+
+    The rule ``last_five`` is the mean of the last five evaluations, ``last`` the last one.
+    """
     return record.result.scores(options.score)
 
 
 def accuracy_spread(records: Sequence[RunRecord], options: FigureOptions) -> SeedSpread:
-    """The accuracy of runs that differ in their seed: mean and standard deviation."""
+    """Mean and standard deviation of the accuracy of runs that differ in their seed.
+
+    `options` choose the domain (the mean over domains if None) and the scoring rule.
+    """
     return SeedSpread.of(
         [record_accuracy(r, record_scores(r, options), options.domain) for r in records]
     )
 
 
 def error_bars(spreads: Sequence[SeedSpread]) -> list[float] | None:
-    """The error bars of some spreads: none for a single seed, which has no deviation."""
+    """The standard deviations as error bars; None if there is only one seed everywhere.
+
+    A single seed among others gets NaN, which matplotlib leaves out.
+    """
     stds = [math.nan if spread.std is None else spread.std for spread in spreads]
     return None if all(map(math.isnan, stds)) else stds
 
 
 def axis_label(options: FigureOptions) -> str:
-    """What the numbers of a figure are."""
+    """The label of an accuracy axis."""
     return f"accuracy on {options.domain} (%)" if options.domain else "mean accuracy (%)"
 
 
 def figure_heading(records: Sequence[RunRecord], rule: str = "", spread: str = "") -> str:
-    """Benchmark, rule and seeds behind a figure; `spread` says how seeds are shown."""
+    """The title of a figure: benchmark, scoring rule and number of seeds.
+
+    `spread` says how the spread over seeds is drawn.
+    """
     first = records[0]
     count = len({record.seed for record in records})
     how = [first.result.rules[rule]] if rule else []
@@ -141,11 +180,14 @@ def figure_heading(records: Sequence[RunRecord], rule: str = "", spread: str = "
 
 
 REDEAL = ("data", "partition")  # sections that change which images the clients hold
-OWN = ("method.", "public.")  # what methods have of their own
+OWN = ("method.", "public.")  # sections whose fields belong to a method
 
 
 def varied_fields(records: Sequence[RunRecord]) -> list[str]:
-    """The fields in which runs of the same method differ, over all methods."""
+    """The fields in which runs of the same method differ, over all methods.
+
+    These are the fields of a sweep. Differences between methods do not count.
+    """
     found = [
         path
         for group in group_by_method(records).values()
@@ -157,22 +199,32 @@ def varied_fields(records: Sequence[RunRecord]) -> list[str]:
 def require_varied_fields(
     kind: str, count: int, records: Sequence[RunRecord], hint: str
 ) -> list[str]:
-    """The varied fields, which must be so many; the runs must agree in all others."""
+    """The fields that vary, which must be `count` many; raises otherwise.
+
+    Between different methods, runs may differ in nothing else but the methods' own fields. `hint`
+    is appended to the error.
+    """
     paths = varied_fields(records)
     if not paths:
-        raise ProtofedError(f"{kind}: nothing differs between the runs but method and seed\n{hint}")
+        raise ProtofedError(f"{kind}: the runs differ in nothing but method and seed\n{hint}")
     if len(paths) != count:
         words = f"{count} field{'s' * (count > 1)} must differ between runs of one method"
         raise ProtofedError(f"{kind}: {words}, here {len(paths)}: {', '.join(paths)}\n{hint}")
     differing = differing_fields([record.experiment for record in records])
-    strange = [p for p in differing if p not in paths and not p.startswith(OWN)]
-    if strange:
-        raise ProtofedError(f"{kind}: the methods' runs differ in more: {', '.join(strange)}")
+    others = [p for p in differing if p not in paths and not p.startswith(OWN)]
+    if others:
+        raise ProtofedError(
+            f"{kind}: the runs of different methods also differ in {', '.join(others)}"
+        )
     return paths
 
 
 def check_sweep_records(records: Sequence[RunRecord], paths: Sequence[str]) -> list[str]:
-    """Refuse runs with other images or clients than their fields explain; notes on the others."""
+    """Raise if the runs of a sweep differ in images or clients for no reason; returns footnotes.
+
+    `paths` are the fields that vary. If one of them changes the partition, only runs with equal
+    values are compared.
+    """
     sections = [path.partition(".")[0] for path in paths]
     groups = [list(records)]
     if set(sections) & set(REDEAL):
@@ -182,14 +234,20 @@ def check_sweep_records(records: Sequence[RunRecord], paths: Sequence[str]) -> l
 
 
 def field_value(record: RunRecord, path: str) -> object:
-    """A field of a run's spec."""
+    """The value of a field of a run's spec, by its path.
+
+    Raises KeyError if the spec has no such field, as for another method's hyperparameter.
+    """
     return flatten_spec(record.experiment.to_dict())[path]
 
 
 def group_by_value(
     records: Sequence[RunRecord], paths: Sequence[str]
 ) -> dict[str, list[RunRecord]]:
-    """The records by the values of some fields, as text; a run that lacks one stands apart."""
+    """The records by the values of some fields, which are the keys as JSON.
+
+    A missing field counts as null, so runs without it form a group.
+    """
     found: dict[str, list[RunRecord]] = {}
     for record in records:
         fields = flatten_spec(record.experiment.to_dict())
@@ -198,11 +256,11 @@ def group_by_value(
 
 
 def sorted_values(values: Sequence[object]) -> list[object]:
-    """Each value once: numbers by size, others as they come."""
+    """The distinct values: numbers in ascending order, others in order of appearance."""
     once = list({json.dumps(value): value for value in values}.values())
     return sorted(once, key=float) if all_numeric(once) else once  # type: ignore[arg-type]
 
 
 def all_numeric(values: Sequence[object]) -> bool:
-    """Whether all values are numbers."""
+    """Whether all values are numbers; true and false are not."""
     return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)

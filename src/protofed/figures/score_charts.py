@@ -49,7 +49,11 @@ MARKS = 10  # on a line, at most
 
 
 def draw_curves(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The accuracy after every evaluation, from scores.jsonl."""
+    """Draw accuracy over rounds, a line per method and setting.
+
+    Lines are means over seeds, bands the standard deviation. `options.domain` shows one domain
+    instead of the mean.
+    """
     options.only("curves", "domain")
     series, notes = compared_series(runs)
     figure = new_figure(6.4, 3.4)
@@ -103,7 +107,10 @@ WIDTH = 0.8  # of a group of bars
 
 
 def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The accuracy on every domain that has test images."""
+    """Draw the accuracy on each domain: bars, or a radar chart for three domains or more.
+
+    Domains without test images are left out.
+    """
     options.only("domains", "score")
     series, notes = compared_series(runs)
     first = record_scores(series[0].records[0], options)
@@ -159,7 +166,7 @@ def _bars(axes: Axes, domains: Sequence[str], cells: dict[str, list[SeedSpread]]
 
 
 def _radar(axes: PolarAxes, domains: Sequence[str], cells: dict[str, list[SeedSpread]]) -> None:
-    """A polygon a series; the rings begin just below the lowest score, to tell them apart."""
+    """A polygon per series; the rings begin just below the lowest score, for contrast."""
     angles = np.linspace(0, 2 * np.pi, len(domains), endpoint=False)
     for place, (label, row) in enumerate(cells.items()):
         seen, means = series_style(place), [spread.mean for spread in row]
@@ -191,7 +198,10 @@ def _rings(scores: Sequence[float]) -> list[float]:
 
 
 def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """Bars from 0, so that their lengths compare; the numbers stand beside them."""
+    """Draw a horizontal bar per variant of a method, with the baseline as a dashed line.
+
+    Bars start at 0, so that their lengths can be compared.
+    """
     options.only("ablation", "domain", "score")
     series, notes = compared_series(runs)
     rows = baseline_first(match_ablations(series))
@@ -221,9 +231,10 @@ def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
 
 def match_ablations(series: Sequence[RunSeries]) -> list[RunSeries]:
-    """Series in the order and with the names of the ablations that their method declares.
+    """Order and label series by the ablations that their method declares.
 
-    They are known where exactly one setting has no part taken away: it is the full method.
+    This needs exactly one setting of the method without an ablation: the full method. Other series
+    keep their labels and come first.
     """
     names: dict[str, str] = {}
     for kind in dict.fromkeys(type(one.method) for one in series):

@@ -1,4 +1,4 @@
-"""How much hyperparameters matter: a line over one of them, a heat map over two."""
+"""How much hyperparameters matter: lines over one of them, a heat map over two."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ SENSITIVITY_HINT = (
 
 
 def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The accuracy over the one field that differs between runs of the same method."""
+    """Draw accuracy over the one field that differs between runs of the same method.
+
+    A method with one setting is drawn as a horizontal line, unless the field changes the data.
+    """
     options.only("sensitivity", "domain", "score")
     records = read_run_records(runs)
     (path,) = require_varied_fields("sensitivity", 1, records, SENSITIVITY_HINT)
@@ -154,7 +157,10 @@ HEATMAP_HINT = (
 
 
 def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
-    """The mean accuracy over seeds for each pair of values of the two fields that differ."""
+    """Draw the mean accuracy over two fields that differ between runs of one method.
+
+    Pairs of values without a run stay empty.
+    """
     options.only("heatmap", "domain", "score")
     records = read_run_records(runs)
     methods = list(group_by_method(records))

@@ -1,6 +1,6 @@
-"""How figures look: colours that all eyes tell apart, marks that survive grey, equal bytes.
+"""How figures look: colour-blind safe, readable in grey, and identical bytes for identical data.
 
-matplotlib is imported inside functions, so that the kinds of figures can be listed without it.
+matplotlib is imported inside functions, so the kinds of figures can be listed without it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours; black is kept for baselines, yellow comes last as it is faint on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 BLACK, GREY, FAINT, WHITE = "#000000", "#666666", "#DDDDDD", "#FFFFFF"
-COLOURS = "cividis"  # for numbers: reads the same to colour-blind eyes, and darker means less
-COUNTS = "Blues"  # for numbers of things: none is white
+COLOURS = "cividis"  # for values: colour-blind safe, darker means less
+COUNTS = "Blues"  # for counts: zero is white
 MARKERS = "osD^vPX*<>"
-LIGHT = (0.299, 0.587, 0.114)  # how bright red, green and blue look
+LIGHT = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue
 LINES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "+++")
-HARD = "\u00a0"  # a space where no line is broken
-LETTERS, SMALL_LETTERS = 10, 16  # of a title and of a footnote that an inch holds
+HARD = "\u00a0"  # a space that does not break a line
+LETTERS, SMALL_LETTERS = 10, 16  # of a title and of a footnote, per inch
 DOTS = 200  # per inch, in PNG
 FORMATS = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}  # and no metadata
 OTHERS = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff")
@@ -51,13 +51,17 @@ SETTINGS = {
     "grid.linewidth": 0.6,
     "hatch.linewidth": 0.6,
     "legend.frameon": False,
-    "svg.hashsalt": "protofed",  # else ids in the file are drawn anew at each call
+    "svg.hashsalt": "protofed",  # else ids in the file are random
 }
 
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What a figure may be asked for; each kind says which of these it knows."""
+    """The options of all kinds of figures; each kind uses some of them.
+
+    `rounds` chooses models by round, `domain` one domain, `by` the meaning of colours, `rule` the
+    scoring rule, `images` the number of examples, and `seed` all random choices.
+    """
 
     rounds: tuple[int, ...] = ()
     domain: str | None = None
@@ -67,7 +71,7 @@ class FigureOptions:
     seed: int = 0
 
     def only(self, kind: str, *known: str) -> None:
-        """Refuse options that this kind of figure would leave unheard."""
+        """Raise if an option was set that this kind of figure ignores; `known` are the others."""
         for field in fields(self):
             if field.name not in known and getattr(self, field.name) != field.default:
                 used = ", ".join(f"<{name}>" for name in known) or "none"
@@ -78,7 +82,10 @@ class FigureOptions:
 
 
 class SeriesStyle(NamedTuple):
-    """How one of several series is drawn; no two differ by colour alone."""
+    """How one of several series is drawn; no two of them differ by colour alone.
+
+    Colours are those of Okabe and Ito, which colour-blind readers can distinguish.
+    """
 
     colour: str
     marker: str
@@ -87,7 +94,10 @@ class SeriesStyle(NamedTuple):
 
 
 def series_style(place: int) -> SeriesStyle:
-    """The look of a series by its place among them."""
+    """The style of a series by its position.
+
+    Markers and hatches repeat later than colours, and lines change when colours repeat.
+    """
     return SeriesStyle(
         PALETTE[place % len(PALETTE)],
         MARKERS[place % len(MARKERS)],
@@ -98,7 +108,10 @@ def series_style(place: int) -> SeriesStyle:
 
 @contextmanager
 def figure_settings() -> Iterator[None]:
-    """Within it, matplotlib draws by our settings, whatever the user's own file says."""
+    """A context in which matplotlib uses our settings and ignores the user's configuration.
+
+    Draw and save inside it; settings outside are not changed.
+    """
     from matplotlib import style
 
     with style.context(["default", SETTINGS]):
@@ -106,7 +119,10 @@ def figure_settings() -> Iterator[None]:
 
 
 def new_figure(width: float = 5.2, height: float = 3.4) -> Figure:
-    """An empty figure, in inches, that no window and no global list of figures knows."""
+    """An empty figure of this size in inches.
+
+    It is drawn without a display, and pyplot does not keep it alive.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -116,12 +132,15 @@ def new_figure(width: float = 5.2, height: float = 3.4) -> Figure:
 
 
 def legend_beside(axes: Axes, gap: float = 0.02) -> None:
-    """A legend to the right of the axes, where it covers nothing."""
+    """Put a legend to the right of the axes, where it covers nothing."""
     axes.legend(loc="upper left", bbox_to_anchor=(1 + gap, 1.0), borderaxespad=0.0)
 
 
 def write_cells(image: AxesImage, cells: NDArray[Any], text: Callable[[Any], str]) -> None:
-    """A text for each of the cells [rows, columns] behind an image, white where it is dark."""
+    """Write a text into each cell of a heat map, in white where the cell is dark.
+
+    `cells` [rows, columns] are the values behind `image`; `text` formats one.
+    """
     shown = image.to_rgba(cells)  # [rows, columns, 4]
     for row, line in enumerate(cells.tolist()):
         for column, value in enumerate(line):
@@ -134,7 +153,7 @@ def write_cells(image: AxesImage, cells: NDArray[Any], text: Callable[[Any], str
 
 
 def set_title(axes: Axes, text: str, gap: float = 6.0) -> None:
-    """A title to the left, in as many lines as its figure asks for, broken after commas only."""
+    """Set a left-aligned title, wrapped to the width of the figure after commas only."""
     figure = axes.get_figure(root=True)
     width = int(LETTERS * figure.get_figwidth()) if figure else len(text)
     parts = ", ".join(part.replace(" ", HARD) for part in text.split(", "))
@@ -142,7 +161,10 @@ def set_title(axes: Axes, text: str, gap: float = 6.0) -> None:
 
 
 def add_footnotes(figure: Figure, lines: list[str]) -> None:
-    """Small grey lines under everything else."""
+    """Write small grey lines below everything else.
+
+    Long lines are wrapped to the width of the figure; no lines leave the figure as it is.
+    """
     width = int(SMALL_LETTERS * figure.get_figwidth())
     if lines:
         text = "\n".join(textwrap.fill(line, width) for line in lines)
@@ -150,12 +172,15 @@ def add_footnotes(figure: Figure, lines: list[str]) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:
-    """Write `path`.svg and `path`.png (an ending of these is taken off first); the files written.
+    """Write ``path.svg`` and ``path.png`` and return their paths.
 
-    The same figure gives the same bytes: no dates, no versions, no random ids.
+    An ending .svg or .png of `path` is dropped first. Equal figures give equal bytes: no dates, no
+    versions, no random identifiers.
     """
     if path.suffix.lower() in OTHERS:
-        raise ProtofedError(f"{path}: figures are written as .svg and .png; leave the ending out")
+        raise ProtofedError(
+            f"{path}: figures are written as .svg and .png; leave the extension out"
+        )
     stem = path.name.removesuffix(".svg").removesuffix(".png")
     files = []
     try:
@@ -169,7 +194,7 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
 
 
 def figure_png(figure: Figure) -> bytes:
-    """A figure as the bytes of a PNG file."""
+    """The figure as the bytes of a PNG file."""
     return _rendered(figure, "png", FORMATS["png"])
 
 

@@ -1,4 +1,4 @@
-"""Every method by its name on the command line: one file a paper, alphabetical."""
+"""Every method by its name on the command line: one file per paper, in alphabetical order."""
 
 from __future__ import annotations
 

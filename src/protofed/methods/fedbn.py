@@ -1,4 +1,8 @@
-"""FedBN: batch normalisation stays at home (Li et al., ICLR 2021, Algorithm 1)."""
+"""FedBN: batch normalisation stays at its client (Li et al., ICLR 2021, Algorithm 1).
+
+Which layers are private -> batch_norm_names; local training with them -> train; the mean of all
+other layers -> merge, as in FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,12 @@ from protofed.core.site import RoundContext, Site
 
 @dataclass(frozen=True)
 class FedBN(Method[ServerState, Model]):
-    """Federated averaging of all but the batch-norm layers, which each client keeps."""
+    """FedAvg of everything except the batch-norm layers, which each client keeps.
+
+    Domains differ most in their feature statistics, so a client's own batch norm adapts the shared
+    layers to its domain. All other weights travel up and down; weights and statistics of batch norm
+    are client state. Each client is scored with its own layers in the shared model (`personal`).
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedBN",
@@ -56,5 +65,8 @@ class FedBN(Method[ServerState, Model]):
 
 
 def batch_norm_names(net: Net) -> list[str]:
-    """The module paths of a net's batch-norm layers."""
+    """The module paths of a net's batch-norm layers, for `Model.only` and `Model.without`.
+
+    Empty if the net has none; then FedBN equals FedAvg.
+    """
     return [path for path, module in net.named_modules() if isinstance(module, _BatchNorm)]

@@ -26,14 +26,20 @@ from protofed.ops.control_variates import VARIATE, DriftServer, Weights
 
 @tree.node
 class FedDCServer(DriftServer):
-    """Server state: the mean model, the mean drift, and G, the mean gradient by sizes."""
+    """Server state: the mean model, the mean drift over all clients, and the mean gradient G.
+
+    `variate` is G, the mean of the clients' g_n weighted by their sizes.
+    """
 
     variate: Weights
 
 
 @tree.node
 class FedDCClient:
-    """Client state: its drift h_n and its last mean gradient g_n."""
+    """Client state: its drift h_n and its last mean gradient g_n.
+
+    One tensor per weight each, zero before the first round.
+    """
 
     drift: Weights
     variate: Weights
@@ -41,7 +47,14 @@ class FedDCClient:
 
 @dataclass(frozen=True)
 class FedDC(Method[FedDCServer, FedDCClient]):
-    """Each client learns its own drift, and model plus drift is held to the global model."""
+    """Each client learns its own drift, and model plus drift is held to the global model.
+
+    Beside cross entropy a client minimises (alpha / 2 r_n) ||theta + h_n - theta^t||^2 and a linear
+    term that corrects its gradients as SCAFFOLD does; r_n is its size over the mean size. The model
+    and a control variate travel in both directions, twice the bytes of FedAvg. A client keeps its
+    drift h_n and mean gradient g_n, the server the mean model, mean drift and mean gradient.
+    Clients start from mean model + mean drift.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedDC",
@@ -123,6 +136,9 @@ class FedDC(Method[FedDCServer, FedDCClient]):
 
 
 def shared_variate(site: Site, received: Message) -> Weights:
-    """The server's G as this client counts it: divided by N * omega_n."""
+    """The server's mean gradient G on the scale of this client: G / r_n.
+
+    r_n is the client's number of examples over the mean of all clients (`relative_size`).
+    """
     variate = cast(Weights, received.extras[VARIATE])
     return tree.map(lambda leaf: leaf / control_variates.relative_size(site, site.id), variate)

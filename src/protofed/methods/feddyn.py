@@ -25,7 +25,13 @@ from protofed.ops.losses import proximal_term
 
 @dataclass(frozen=True)
 class FedDyn(Method[DriftServer, Weights]):
-    """A spring to the start and a linear term that makes local optima agree with the global."""
+    """A quadratic and a linear term in each client's loss that make local and global optima agree.
+
+    Clients minimise cross entropy + (alpha / r_n) (||theta - theta^t||^2 / 2 + <theta, s_n>), where
+    r_n is the client's size over the mean size and s_n the sum of its moves so far. Only the model
+    travels, as in FedAvg. A client keeps s_n; the server keeps the unweighted mean model and the
+    mean of all s_n, and sends their sum.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedDyn",
@@ -52,7 +58,7 @@ class FedDyn(Method[DriftServer, Weights]):
         return dict.fromkeys(to, Message(self.start(server)))
 
     def start(self, server: DriftServer) -> Model:
-        """Where clients start; without a regulariser there is no state to count in."""
+        """The model that clients start from; with alpha = 0 no drift is added."""
         return server.client_start() if self.alpha else server.model
 
     def loss(

@@ -1,7 +1,7 @@
 """FedExg: federated learning with model exchange (Mao et al., ISCAS 2020).
 
 Reconstructed from how PGCT's paper describes it: local training, a random exchange of models among
-the clients -> send, training on at the host -> train, averaging -> merge.
+the clients -> send, further training at the other client -> train, averaging -> merge.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from protofed.ops.model_exchange import (
 
 @dataclass(frozen=True)
 class FedExg(Method[ExchangeServer, None]):
-    """Each client's model is trained on at another client before all are averaged."""
+    """Another client trains each model further before all models are averaged.
+
+    A round has two exchanges: clients train the global model, the server passes each result to a
+    random other client, and what that one makes of it is averaged as in FedAvg. Models travel up
+    and down twice per round. The server keeps the clients' replies between the two exchanges;
+    clients keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedExg",

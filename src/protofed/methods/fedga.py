@@ -1,4 +1,9 @@
-"""Validation images that a client takes from its own training images."""
+"""GA: generalization adjustment (Zhang et al., CVPR 2023).
+
+The gap between the global model and the client's own on held-out images -> train, fault;
+aggregation weights that follow the gaps -> merge, adjust_weights. A client measures the gap of
+round t at the start of round t + 1, on the model that it receives.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +25,9 @@ from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, holdo
 
 
 def split_site(site: Site, share: float) -> tuple[Site, ArrayDataset]:
-    """The site without a share of its training images, and those; the same ones every time.
+    """The site without a share of its training images, and these images; the same in every round.
 
-    It takes one image at least, but never the last one left to train on.
+    At least one image is held out, but never the last one; a client with one image holds out none.
     """
     taken = holdout_size(len(site.train), share)
     order = torch.randperm(len(site.train), generator=site.rng("hold out"))
@@ -30,19 +35,22 @@ def split_site(site: Site, share: float) -> tuple[Site, ArrayDataset]:
     return replace(site, train=site.train.take(rest)), site.train.take(held)
 
 
-LEAST_GAP = 1e-9  # below it, what is left of equal gaps is rounding
+LEAST_GAP = 1e-9  # smaller differences between gaps are rounding
 
 
 @tree.node
 class FedGAServer(ServerState):
-    """The model, and every client's share of the mean in the order of ids, summing to 1."""
+    """Server state: the model, and each client's weight in the mean, in the order of ids.
+
+    The weights sum to 1.
+    """
 
     shares: Tensor  # [N] float64
 
 
 @tree.node
 class FedGAClient:
-    """How bad a client's own model was on its held-out images when it had trained it."""
+    """Client state: the error of its last own model on its held-out images, and its round."""
 
     round: int
     fault: float
@@ -50,7 +58,13 @@ class FedGAClient:
 
 @dataclass(frozen=True)
 class FedGA(Method[FedGAServer, FedGAClient | None]):
-    """Clients that the global model serves worse than their own get a larger share of it."""
+    """Clients whose own model beats the global one by more get a larger weight in the mean.
+
+    Local training is FedAvg's, on the images that are not held out. Each client measures on the
+    others how much worse the global model is than the one it trained last, and sends this gap, one
+    number, with its model; the server moves the aggregation weights towards larger gaps and then
+    averages. The server keeps a weight per client; a client keeps the error of its last own model.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="GA",
@@ -94,7 +108,7 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         )
 
     def fault(self, site: Site, model: Model, held: ArrayDataset) -> float:
-        """The share of wrong answers, or the mean loss: either way larger is worse."""
+        """A model's error on held-out images: the share of wrong predictions, or the mean loss."""
         total = 0.0
         for x, y in site.eval_batches(held):
             logits = site.forward_eval(model, x).logits
@@ -110,28 +124,29 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         context: RoundContext,
     ) -> FedGAServer:
         place = {client: number for number, client in enumerate(sorted(site.sizes))}
-        told = {place[client]: reply.extras.get("gap") for client, reply in replies.items()}
-        gaps = {number: float(gap) for number, gap in told.items() if isinstance(gap, Tensor)}
-        # They are gaps of round t = round - 1, whose step is d (1 - (t - 1) / T).
+        sent = {place[client]: reply.extras.get("gap") for client, reply in replies.items()}
+        gaps = {number: float(gap) for number, gap in sent.items() if isinstance(gap, Tensor)}
+        # These gaps are of round t = round - 1, whose step is d (1 - (t - 1) / T).
         size = self.step * (1 - (context.round - 2) / context.rounds) / len(place)
         shares = adjust_weights(server.shares, gaps, size, self.centred)
-        voices = shares[[place[client] for client in replies]].tolist()
+        weights = shares[[place[client] for client in replies]].tolist()
         models = (reply.model for reply in replies.values())
         return FedGAServer(
-            tree.mean(models, voices if sum(voices) else [1.0] * len(replies)), shares
+            tree.mean(models, weights if sum(weights) else [1.0] * len(replies)), shares
         )
 
 
 def adjust_weights(shares: Tensor, gaps: Mapping[int, float], step: float, centred: bool) -> Tensor:
-    """Shares [N] moved by the gaps of some places: the largest by `step`, the others less.
+    """Weights [N] moved by the gaps of some places: the largest by `step`, others in proportion.
 
-    The places that told a gap keep their sum, so the others keep their shares.
+    a_i + step * gap_i / max_j |gap_j|, cut to 0..1 and rescaled so that the places with a gap keep
+    their sum. Places without a gap keep their weights. `centred` subtracts the mean gap first.
     """
-    who, gap = list(gaps), torch.tensor(list(gaps.values()), dtype=torch.float64)
-    gap = gap - gap.mean() if centred and who else gap
-    if not who or gap.abs().max() < LEAST_GAP:
+    places, gap = list(gaps), torch.tensor(list(gaps.values()), dtype=torch.float64)
+    gap = gap - gap.mean() if centred and places else gap
+    if not places or gap.abs().max() < LEAST_GAP:
         return shares
-    moved = (shares[who] + step * gap / gap.abs().max()).clamp(0, 1)
+    moved = (shares[places] + step * gap / gap.abs().max()).clamp(0, 1)
     if not moved.sum() > 0:
         return shares
-    return shares.index_put((torch.tensor(who),), moved * (shares[who].sum() / moved.sum()))
+    return shares.index_put((torch.tensor(places),), moved * (shares[places].sum() / moved.sum()))

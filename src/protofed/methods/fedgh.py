@@ -26,7 +26,13 @@ from protofed.ops.prototype_collection import local_prototypes, stack_client_pro
 
 @dataclass(frozen=True)
 class FedGH(Method[ServerState, Model]):
-    """Clients' extractors stay their own; the server trains one head on their class means."""
+    """Clients keep their feature extractors; the server trains one head on their class means.
+
+    Instead of averaging models, the server trains the head by cross entropy on the prototypes of
+    all clients. Prototypes travel up, the head travels down. A client keeps its whole model and
+    replaces its head by the received one before training, so nets may differ below features of one
+    width. Each client is scored with its own model (`personal`).
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedGH",
@@ -39,9 +45,9 @@ class FedGH(Method[ServerState, Model]):
 
     server_lr: float = Field(default=0.01, gt=0, description="eta: learning rate of the head")
     server_epochs: int = Field(
-        default=100, ge=0, description="passes over the received prototypes in a round"
+        default=100, ge=0, description="passes over the received prototypes per round"
     )
-    server_batch: int = Field(default=10, ge=1, description="received prototypes in a step")
+    server_batch: int = Field(default=10, ge=1, description="received prototypes per step")
 
     @property
     def personal(self) -> bool:
@@ -96,6 +102,9 @@ class FedGH(Method[ServerState, Model]):
 
 
 def head_loss(head: Model, z: Tensor, y: Tensor) -> Tensor:
-    """The cross entropy of a linear head on features [B, D] of classes [B]."""
+    """Cross entropy of a linear head on features z [B, D] with classes y [B]: a scalar.
+
+    `head` holds only ``head.weight`` [C, D] and ``head.bias`` [C]; the mean over the batch.
+    """
     weights = head.weights
     return F.cross_entropy(F.linear(z, weights["head.weight"], weights["head.bias"]), y)

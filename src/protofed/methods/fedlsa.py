@@ -1,4 +1,10 @@
-"""Features and anchors of length 1."""
+"""FedLSA: learnable semantic anchors on a hypersphere (Fu et al., AAAI 2025).
+
+Eq. 3 L_ACE, Eq. 4 L_SEP, Eq. 5 their sum, at the server with the averaged classifier frozen ->
+_train_anchors; Eq. 6-8 L_COM, the contrast with the anchors on the sphere, Eq. 9 L_CE, Eq. 10 their
+sum -> adapt, loss. Eq. 4 prints exp(a.a') / tau, where tau has no gradient; exp(a.a' / tau) is
+meant.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +27,24 @@ from protofed.ops.prototype_generator import generate_vectors, init_generator, t
 
 
 class UnitNorm(nn.Module):
-    """Features [B, D] at length 1."""
+    """Scales features [B, D] to length 1, so they lie on the unit hypersphere.
+
+    A feature of zeros stays zero.
+    """
 
     def forward(self, z: Tensor) -> Tensor:
         return F.normalize(z)
 
 
 def anchor_separation(anchors: Tensor, tau: float) -> Tensor:
-    """How much anchors [C, D] crowd: mean over each of log mean exp(a.a' / tau) over the others.
+    """How close together anchors [C, D] are: L_SEP, smaller is better.
 
-    Orthogonal anchors give 0; the least is -1 / ((C - 1) tau), a simplex.
+    mean_c log(mean_{c' != c} exp(a_c . a_c' / tau)). Orthogonal anchors give 0; the least possible
+    value is -1 / ((C - 1) tau), for a simplex.
     """
     classes = len(anchors)
-    likeness = anchors @ anchors.T / tau
-    others = likeness[~torch.eye(classes, dtype=torch.bool, device=anchors.device)].view(
+    similarities = anchors @ anchors.T / tau
+    others = similarities[~torch.eye(classes, dtype=torch.bool, device=anchors.device)].view(
         classes, classes - 1
     )
     return (others.logsumexp(1) - math.log(classes - 1)).mean()
@@ -42,15 +52,25 @@ def anchor_separation(anchors: Tensor, tau: float) -> Tensor:
 
 @tree.node
 class FedLSAServer(ServerState):
-    """The model, the anchors, and the seed and layers that they grow from."""
+    """Server state: the model, the generator of the anchors, and the anchors [C, D].
 
-    seedling: dict[str, Tensor]
-    anchors: Tensor | None = None  # [C, D]; none while switched off in round 0
+    Anchors are None only with ``anchors0 = "off"`` before the first round.
+    """
+
+    generator: dict[str, Tensor]
+    anchors: Tensor | None = None  # [C, D]; None if they are off in round 0
 
 
 @dataclass(frozen=True)
 class FedLSA(Method[FedLSAServer, None]):
-    """Features on a hypersphere, drawn to class anchors that the server learns to hold apart."""
+    """Features on a hypersphere, drawn to class anchors that the server learns to keep apart.
+
+    The net gets a neck with normalised features. Beside cross entropy, clients minimise lambda
+    times the cross entropy of softmax(z . anchors / tau). After averaging the models, the server
+    trains the anchors so that the averaged head classifies them and they keep apart from one
+    another. Models travel as in FedAvg; the anchors [C, D] travel down. The server keeps anchors
+    and generator; clients keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedLSA",
@@ -66,11 +86,19 @@ class FedLSA(Method[FedLSAServer, None]):
         "SEP only": {"compact": "distance"},
     }
 
-    lam: float = Field(default=0.7, ge=0, description="lambda: weight of the pull to the anchors")
-    alpha: float = Field(default=0.4, ge=0, description="alpha: how hard anchors push apart")
-    tau: float = Field(default=0.1, gt=0, description="tau: temperature of both")
+    lam: float = Field(
+        default=0.7, ge=0, description="lambda: weight of the attraction to the anchors"
+    )
+    alpha: float = Field(
+        default=0.4, ge=0, description="alpha: weight of the separation of anchors"
+    )
+    tau: float = Field(
+        default=0.1, gt=0, description="tau: temperature of attraction and separation"
+    )
     features: int = Field(default=128, ge=2, description="L: dimensions of the hypersphere")
-    server_epochs: int = Field(default=500, ge=0, description="E_s: steps on the anchors a round")
+    server_epochs: int = Field(
+        default=500, ge=0, description="E_s: training steps of the anchors per round"
+    )
     server_lr: float = Field(default=0.01, gt=0, description="learning rate of the anchors")
     compact: Literal["contrast", "distance"] = Field(
         default="contrast", description="distance: lambda ||h - a_y||^2, as the ablation has it"
@@ -93,9 +121,9 @@ class FedLSA(Method[FedLSAServer, None]):
 
     def init_server(self, site: Site) -> FedLSAServer:
         draw = site.rng("anchors")
-        seeds = init_generator(site.classes, site.net.width, self.features, draw)
-        start = FedLSAServer(site.initial_model(), seeds)
-        return start if self.anchors0 == "off" else self._grow(start)
+        generator = init_generator(site.classes, site.net.width, self.features, draw)
+        start = FedLSAServer(site.initial_model(), generator)
+        return start if self.anchors0 == "off" else self._train_anchors(start)
 
     def publish(self, server: FedLSAServer) -> Message:
         extras = {} if server.anchors is None else {"anchors": server.anchors}
@@ -120,28 +148,28 @@ class FedLSA(Method[FedLSAServer, None]):
         replies: Mapping[ClientId, Message],
         context: RoundContext,
     ) -> FedLSAServer:
-        return self._grow(FedLSAServer(average_models(replies), server.seedling))
+        return self._train_anchors(FedLSAServer(average_models(replies), server.generator))
 
-    def _grow(self, server: FedLSAServer) -> FedLSAServer:
-        """Train the anchors on; the model stays as it is."""
+    def _train_anchors(self, server: FedLSAServer) -> FedLSAServer:
+        """Train the anchors further; the model does not change."""
         head = server.model.only("head").weights
-        own = torch.arange(len(head["head.bias"]))
-        # Printed, Eq. 4 has tau outside: -log tau, a constant without a gradient.
+        classes = torch.arange(len(head["head.bias"]))
+        # As printed, Eq. 4 has tau outside the exponential: a constant without a gradient.
         tau = self.tau if self.sep_form == "scaled" else 1.0
 
-        def loss(seeds: dict[str, Tensor], _: int) -> Tensor:
-            anchors = self._anchors(seeds)
+        def loss(generator: dict[str, Tensor], _: int) -> Tensor:
+            anchors = self._anchors(generator)
             logits = F.linear(anchors, head["head.weight"], head["head.bias"])
-            total = F.cross_entropy(logits, own)
+            total = F.cross_entropy(logits, classes)
             return total + self.alpha * anchor_separation(anchors, tau) if self.alpha else total
 
         steps = range(self.server_epochs)
-        seeds = train_generator(server.seedling, steps, loss, self.server_lr, momentum=0.9)
-        return FedLSAServer(server.model, seeds, self._anchors(seeds))
+        generator = train_generator(server.generator, steps, loss, self.server_lr, momentum=0.9)
+        return FedLSAServer(server.model, generator, self._anchors(generator))
 
-    def _anchors(self, seeds: dict[str, Tensor]) -> Tensor:
+    def _anchors(self, generator: dict[str, Tensor]) -> Tensor:
         return (
-            F.normalize(generate_vectors(seeds))
+            F.normalize(generate_vectors(generator))
             if self.normalize_anchors
-            else generate_vectors(seeds)
+            else generate_vectors(generator)
         )

@@ -1,8 +1,8 @@
-"""FedMD: federated learning by distilling what all say of public images (Li and Wang, 2019).
+"""FedMD: federated learning by distillation on public images (Li and Wang, 2019).
 
-Algorithm 1: draw of public images and their class scores -> send, train (leg 0); consensus, the
-mean score -> merge; digest, an approach to the consensus, and revisit, training on private images
--> train (leg 1). Its transfer learning on a labelled public set is left out.
+Algorithm 1: draw of public images and their class scores -> send, train (exchange 0); consensus,
+the mean score -> merge; digest, training towards the consensus, and revisit, training on private
+images -> train (exchange 1). Its transfer learning on a labelled public set is left out.
 """
 
 from __future__ import annotations
@@ -26,14 +26,24 @@ from protofed.ops.losses import fit_consensus, public_logits
 
 @tree.node
 class FedMDServer(ServerState):
-    """Server state: no model, and between the legs the mean scores [n, C] of public images."""
+    """Server state: no model; between the exchanges the consensus.
+
+    The consensus is the mean of the clients' logits [n, C] on this round's public images.
+    """
 
     consensus: Tensor = field(default_factory=lambda: torch.zeros(0))  # empty between rounds
 
 
 @dataclass(frozen=True)
 class FedMD(Method[FedMDServer, Model]):
-    """Models stay at their clients and meet in the mean of their logits on public images."""
+    """Models stay at their clients and agree on the mean of their logits on public images.
+
+    No model is averaged. In the first exchange clients send their logits on a random batch of
+    public images; in the second they receive the mean, train towards it, and then train on their
+    own images. Row numbers and the consensus travel down, logits up. A client keeps its model,
+    which is what is scored (`personal`), so nets may differ. The server keeps the consensus between
+    the two exchanges.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMD",
@@ -46,7 +56,7 @@ class FedMD(Method[FedMDServer, Model]):
     )
 
     public_batch: int = Field(
-        default=5000, ge=1, description="public images in a round; all, if there are fewer"
+        default=5000, ge=1, description="public images per round; all if there are fewer"
     )
     digest_epochs: int = Field(
         default=1, ge=0, description="passes over them towards the consensus; 0: training alone"
@@ -81,8 +91,8 @@ class FedMD(Method[FedMDServer, Model]):
         rows = order[: self.public_batch]
         if context.exchange == 0:
             return dict.fromkeys(to, Message(extras={"rows": rows}))
-        heard = len(rows) if len(to) > 1 else 0  # a party alone agrees with itself
-        extras = {"rows": rows[:heard], "consensus": server.consensus[:heard]}
+        used = len(rows) if len(to) > 1 else 0  # a single client agrees with itself
+        extras = {"rows": rows[:used], "consensus": server.consensus[:used]}
         return dict.fromkeys(to, Message(extras=extras))
 
     def train(
@@ -94,7 +104,7 @@ class FedMD(Method[FedMDServer, Model]):
             return Message(extras={"logits": logits}, size=len(site.train)), state
         consensus = cast(Tensor, received.extras["consensus"])
         digested = fit_consensus(site, state, rows, consensus, context, self.digest_epochs)
-        # A round's only training on private images: the batches of a method with one leg.
+        # The round's only training on private images: the same batches as with one exchange.
         first = context._replace(exchange=0)
         fitted = self.local_fit(site, received, state, first, start=digested.trained)
         metrics = {"loss": fitted.loss, "digest": digested.loss}
@@ -115,8 +125,8 @@ class FedMD(Method[FedMDServer, Model]):
     ) -> FedMDServer:
         if context.exchange == 1:
             return FedMDServer(Model())
-        said = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
-        return FedMDServer(Model(), tree.mean(said, [1.0] * len(said)))
+        logits = [cast(Tensor, reply.extras["logits"]) for reply in replies.values()]
+        return FedMDServer(Model(), tree.mean(logits, [1.0] * len(logits)))
 
     def inference_model(self, site: Site, received: Message, state: Model) -> Model:
         return state

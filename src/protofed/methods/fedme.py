@@ -1,8 +1,8 @@
 """FedMe, simplified: models exchanged and trained by mutual learning (Matsuda et al., SDM 2022).
 
-Half a round of cross entropy -> train (leg 0); the exchange -> send; deep mutual learning of the
-own and the exchanged model -> train (leg 1); the mean of each model's trained copies, then of all
-models -> merge. For PGCT's comparison: no clusters of clients, no change of architectures.
+Half a round of cross entropy -> train (exchange 0); the exchange -> send; deep mutual learning of
+the own and the exchanged model -> train (exchange 1); the mean of each model's trained copies, then
+of all models -> merge. For PGCT's comparison: no clusters of clients, no change of architectures.
 """
 
 from __future__ import annotations
@@ -30,12 +30,18 @@ from protofed.ops.model_exchange import (
     random_derangement,
 )
 
-OTHER = "other"  # the extra in which a partner's model comes back
+OTHER = "other"  # the extra that holds the partner's model
 
 
 @dataclass(frozen=True)
 class FedMe(Method[ExchangeServer, Model]):
-    """Each client's own and another client's model learn from its images and each other."""
+    """A client trains its own model and another client's together; each learns from the other.
+
+    A round has two exchanges. First clients train as in FedAvg; then each gets another client's
+    model and trains both by cross entropy + mutual * KL from the other. Both models travel up; the
+    server averages the two copies of each model, then all models by number of examples. A client
+    keeps its own model between the exchanges, the server the replies of the first.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMe",
@@ -69,7 +75,7 @@ class FedMe(Method[ExchangeServer, Model]):
         return ExchangeServer(site.initial_model())
 
     def init_client(self, site: Site) -> Model:
-        return Model()  # holds a model only between the legs of a round
+        return Model()  # holds a model only between the exchanges of a round
 
     def send(
         self, site: Site, server: ExchangeServer, to: Sequence[ClientId], context: RoundContext
@@ -91,12 +97,12 @@ class FedMe(Method[ExchangeServer, Model]):
             own, other = (site.forward_train(pair[name], batch.x).logits for name in ("own", OTHER))
             if not self.mutual:
                 return F.cross_entropy(own, batch.y) + F.cross_entropy(other, batch.y)
-            mine = mutual_loss(own, other, batch.y, self.mutual)
-            return mine + mutual_loss(other, own, batch.y, self.mutual)
+            own_loss = mutual_loss(own, other, batch.y, self.mutual)
+            return own_loss + mutual_loss(other, own, batch.y, self.mutual)
 
         pair = {"own": state, OTHER: received.model}
         both = fit_model(pair, now.batches(context), loss, site.training)
-        metrics = {"loss": both.loss / 2}  # of a model, so that both exchanges can be compared
+        metrics = {"loss": both.loss / 2}  # per model, so both exchanges can be compared
         trained, extras = both.trained["own"], {OTHER: both.trained[OTHER]}
         return Message(trained, extras=extras, size=len(site.train), metrics=metrics), Model()
 
@@ -117,7 +123,7 @@ class FedMe(Method[ExchangeServer, Model]):
         for client, reply in replies.items():
             copies[client].append(reply.model)
             copies[partner[client]].append(cast(Model, reply.extras[OTHER]))
-        # Where replies were lost, a model has one copy, or none and is left out.
+        # If replies were lost, a model has one copy, or none and is left out.
         models = {o: tree.mean(m, [1.0] * len(m)) for o, m in copies.items() if m}
         sizes = [server.pending_replies[owner].size for owner in models]
         return ExchangeServer(tree.mean(list(models.values()), sizes))
@@ -126,5 +132,8 @@ class FedMe(Method[ExchangeServer, Model]):
 def assign_partners(
     site: Site, clients: Iterable[ClientId], context: RoundContext
 ) -> dict[ClientId, ClientId]:
-    """Whose model each client gets in this round; the same draw in `send` and `merge`."""
+    """Whose model each client gets in this round; the same draw in `send` and `merge`.
+
+    `clients` are those with a reply in the first exchange.
+    """
     return random_derangement(sorted(clients), site.rng("exchange", context.round))

@@ -1,9 +1,9 @@
 """FedMLP*: multi-level prototypes (Guo et al., 2024), reconstructed from the abstract.
 
-Only the abstract (arXiv:2312.09881) was at hand, and no code: it names prototypes, semantic
+Only the abstract (arXiv:2312.09881) was available, and no code: it names prototypes, semantic
 prototypes, and three regularisers. What each of them is, is our reading: means of features and a
-pull as in FedProto; means of softmax outputs and a divergence from them; a divergence from the
-client's previous model, for tasks that change over time, which is off where data stand still.
+term as in FedProto; means of softmax outputs and a KL term towards them; a KL term towards the
+client's previous model, for tasks that change over time, which is off if the data do not change.
 """
 
 from __future__ import annotations
@@ -36,14 +36,23 @@ from protofed.ops.prototype_collection import site_outputs, stack_client_prototy
 
 @tree.node
 class FedMLPServer(ServerState):
-    """The model, prototypes of features, and prototypes of softmax outputs."""
+    """Server state: the model, prototypes of features, and prototypes of softmax outputs.
+
+    `semantic` has one row [C] per class: the mean softmax output of its images.
+    """
 
     semantic: Prototypes | None = None  # none before the first round
 
 
 @dataclass(frozen=True)
 class FedMLP(Method[FedMLPServer, Model | None]):
-    """Pulls to mean features, to mean softmax outputs, and to the client's previous model."""
+    """Terms that draw a client to mean features, mean softmax outputs, and its previous model.
+
+    Clients add to cross entropy lam1 * squared distance to the class's mean feature, lam2 * KL from
+    the class's mean softmax output and, if lam3 > 0, lam3 * KL from the model of their last round.
+    Model and both kinds of prototypes travel up and down; models are averaged as in FedAvg,
+    prototypes unweighted. The server keeps both; a client keeps its last model only if lam3 > 0.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedMLP*",
@@ -114,7 +123,7 @@ class FedMLP(Method[FedMLPServer, Model | None]):
 
 
 def semantic_pull(logits: Tensor, y: Tensor, semantic: Prototypes, classes: int) -> Tensor:
-    """KL(mean softmax output of the class || own) from logits [B, C], batch mean.
+    """KL(mean softmax output of the class || the image's own), from logits [B, C]: a batch mean.
 
     An image whose class has no row adds nothing but still counts in the mean.
     """

@@ -1,7 +1,7 @@
 """FedOPT: the server takes a step of an optimiser (Reddi et al., ICLR 2021).
 
 Algorithm 1: the mean of the clients' moves is a pseudo-gradient for a server optimiser -> merge.
-Algorithm 2: its adaptive forms FedAdagrad, FedYogi and FedAdam -> _adaptive, _second.
+Algorithm 2: its adaptive forms FedAdagrad, FedYogi and FedAdam -> _adaptive, _second_moment.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from protofed.core.method import Method, MethodInfo, ServerState, average_models
 from protofed.core.model import Model, Net
 from protofed.core.site import ClientId, RoundContext, Site
 
-LARGEST_FIRST_MOVE = 0.1  # of a weight, by an adaptive optimiser
+LARGEST_FIRST_MOVE = 0.1  # of a weight in round 1 by an adaptive optimiser, without a warning
 
 
 @tree.node
 class FedOPTServer(ServerState):
-    """The model and the server optimiser's moments, of its weights only."""
+    """Server state: the model and the optimiser's moments, for weights only.
+
+    Buffers are averaged as in FedAvg.
+    """
 
     m: dict[str, Tensor]  # the running mean move
     v: dict[str, Tensor]  # the running squared move; empty with sgd
@@ -34,7 +37,13 @@ class FedOPTServer(ServerState):
 
 @dataclass(frozen=True)
 class FedOPT(Method[FedOPTServer, None]):
-    """Federated averaging whose mean move is the gradient of a server optimiser."""
+    """FedAvg whose mean move is the gradient of a server optimiser: SGD, Adam, Yogi or Adagrad.
+
+    Clients train as in FedAvg. The server takes mean model - global model as a pseudo-gradient and
+    makes a step of its optimiser, rather than jumping to the mean; SGD with lr = 1 and no momentum
+    is FedAvg. Only the model travels. The server keeps the optimiser's moments m and v; clients
+    keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedOPT",
@@ -55,7 +64,7 @@ class FedOPT(Method[FedOPTServer, None]):
     beta2: float = Field(default=0.99, ge=0, lt=1, description="beta2: of adam and yogi")
     tau: float = Field(default=1e-3, gt=0, description="tau: adaptivity, added to sqrt(v)")
     mean: Literal["weighted", "uniform"] = Field(
-        default="weighted", description="of the clients: by examples, or all alike"
+        default="weighted", description="over clients: weighted by examples, or uniform"
     )
 
     def warning(self, net: Net) -> str:
@@ -104,13 +113,13 @@ class FedOPT(Method[FedOPTServer, None]):
     ) -> FedOPTServer:
         beta1 = self.momentum
         m = tree.map(lambda m, move: beta1 * m + (1 - beta1) * move, server.m, moves)
-        v = tree.map(self._second, server.v, moves)
+        v = tree.map(self._second_moment, server.v, moves)
         weights = tree.map(
             lambda w, m, v: w + self.lr * m / (v.sqrt() + self.tau), server.model.weights, m, v
         )
         return FedOPTServer(Model(weights, mean.buffers), m, v)
 
-    def _second(self, v: Tensor, move: Tensor) -> Tensor:
+    def _second_moment(self, v: Tensor, move: Tensor) -> Tensor:
         """The optimiser's own rule for the second moment."""
         square = move.square()
         if self.optimiser == "adagrad":

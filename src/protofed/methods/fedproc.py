@@ -1,8 +1,8 @@
 """FedProc: prototypical contrast on non-IID data (Mu et al., arXiv 2021).
 
-Class means of all clients' samples -> merge; contrast of a feature with the class centres (cosine,
-no temperature) and the shift from contrast to cross entropy over the rounds -> loss. In round 0,
-before there are centres, cross entropy stands alone, as in its code.
+Class means over all clients' samples -> merge; contrast of a feature with the class centres
+(cosine, no temperature) and the shift from contrast to cross entropy over the rounds -> loss. In
+round 0, before there are centres, cross entropy stands alone, as in its code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ from protofed.ops.prototype_collection import (
 
 @dataclass(frozen=True)
 class FedProc(Method[ServerState, None]):
-    """From contrast with the class centres in early rounds to cross entropy in late ones."""
+    """Contrast with global class centres in early rounds, cross entropy in late ones.
+
+    The loss is share * cross entropy + (1 - share) * contrast with the class centres of all
+    clients, and the share grows from 0 to 1 over the rounds. Model and class means travel up and
+    down. Models are averaged as in FedAvg, class means by number of examples. The server keeps the
+    centres, also of classes that no client sent in this round; clients keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProc",
@@ -72,7 +78,7 @@ class FedProc(Method[ServerState, None]):
         return share * task + (1 - share) * prototype_contrastive(out.z, batch.y, protos, tau=1)
 
     def share(self, context: RoundContext) -> float:
-        """How much cross entropy counts in a round, from 0 to 1; contrast has the rest."""
+        """The weight of cross entropy in a round, from 0 to 1; the contrast has the rest."""
         if self.style == "official":
             return context.round / context.rounds
         return context.round / max(context.rounds - 1, 1)
@@ -96,7 +102,10 @@ class FedProc(Method[ServerState, None]):
 
 
 def add_absent_classes(centres: Prototypes, old: Prototypes | None) -> Prototypes:
-    """The centres, and the old ones of classes that nobody had this time."""
+    """The new centres, and the old ones of classes that no client held in this round.
+
+    `old` is None before the first round.
+    """
     if old is None:
         return centres
     absent = ~torch.isin(old.labels, centres.labels)

@@ -1,7 +1,7 @@
 """FedProto: prototypes across clients (Tan et al., AAAI 2022).
 
-Eq. 3 class means -> train; Eq. 6 mean over the clients that own the class -> merge; Eq. 7 the pull
-to the global prototype -> loss (mean over batch and dimensions, as in its code).
+Eq. 3 class means -> train; Eq. 6 mean over the clients that own the class -> merge; Eq. 7 the
+distance to the global prototype -> loss (mean over batch and dimensions, as in its code).
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ from protofed.ops.prototype_collection import (
 
 @dataclass(frozen=True)
 class FedProto(Method[ServerState, Model]):
-    """A pull of each feature to the mean prototype of its class over all clients."""
+    """Each feature is drawn to the mean prototype of its class over all clients.
+
+    Clients add lam * squared distance between feature and global prototype to cross entropy, and
+    send their class means; the server averages them over the clients that hold the class,
+    unweighted. Prototypes travel up and down, and with `param_avg` the model too, averaged as in
+    FedAvg. Without it, as in the paper, each client keeps and is scored with its own model, and
+    nets may differ. The server keeps the prototypes.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProto",

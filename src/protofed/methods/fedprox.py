@@ -1,4 +1,7 @@
-"""FedProx: keep local training near the global model (Li et al., MLSys 2020, Eq. 2)."""
+"""FedProx: keep local training near the global model (Li et al., MLSys 2020, Eq. 2).
+
+The proximal term -> loss; everything else is FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,16 @@ from protofed.core.model import Model
 from protofed.core.site import Site, TrainingBatch
 from protofed.ops.losses import proximal_term
 
-RETHINK_FACTOR = 0.01  # RethinkFL multiplies mu by this, unsaid
+RETHINK_FACTOR = 0.01  # RethinkFL's code multiplies mu by this without mentioning it
 
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """Federated averaging with (mu / 2) ||w - w_global||^2 added to each client's loss."""
+    """FedAvg with (mu / 2) ||w - w_global||^2 added to each client's loss.
+
+    The term limits how far a client moves from the model that it received, so clients with unusual
+    data disagree less. Only the model travels, and nothing is kept beside the global model.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedProx",

@@ -1,4 +1,9 @@
-"""A net that tells what a picture shows from how it looks, and the terms that make it do so."""
+"""FedSeProto: semantic prototypes, kept apart from the domain (Lai et al., ECAI 2024).
+
+Eq. 10 L_MI, Eq. 11 L_KD (the printed sign would drive semantic features from the teacher), Eq. 13
+L_Proto, Eq. 14 L_CE, Eq. 15 sum -> phase_loss; Eq. 12 prototypes -> train; Eq. 3, 16 -> merge.
+The net with its semantic and domain encoders and its decoder -> adapt, DisentangledNet.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +43,11 @@ Phase = Literal["basic", "split", "joint"]
 Work = tuple[Phase, TrainingBatch]
 Schedule = Literal["sequential", "interleaved", "joint"]
 LEAST_VARIANCE = 1e-6
-LARGEST_MAP = 7  # side of the map that a decoder begins with
+LARGEST_MAP = 7  # largest side of the map with which a decoder begins
 
 
 class SplitOutput(NamedTuple):
-    """What a forward pass through all parts gives beyond z^s and its logits."""
+    """What a pass through all parts of a `DisentangledNet` gives beyond z^s and its logits."""
 
     basic: Tensor  # [B, C] logits of the general feature
     semantic: Tensor  # [B, C] logits of z^s, drawn
@@ -52,7 +57,12 @@ class SplitOutput(NamedTuple):
 
 
 class DisentangledNet(Net):
-    """General encoder F -> semantic encoder F^s (the neck) -> head; beside it F^d and decoder G."""
+    """General encoder F -> semantic encoder F^s (the neck) -> head; beside them F^d and decoder G.
+
+    F^s and F^d are linear layers on the output of F and give the semantic feature z^s and the
+    domain feature z^d, as distributions if `posterior` is "gaussian". G rebuilds the image from
+    both.
+    """
 
     def __init__(self, net: Net, image: ImageShape, posterior: Posterior):
         width = net.width
@@ -70,9 +80,10 @@ class DisentangledNet(Net):
         draw: torch.Generator | None = None,
         back: float = 1.0,
     ) -> NetOutput:
-        """The path x -> F -> F^s -> H; as "basic" without F^s; as "split" through all
+        """The path through F, F^s and the head; "basic" leaves out F^s, "split" uses all parts.
 
-        `back` is the part of the decoder's gradient that reaches the encoders.
+        "split" draws features with `draw` and returns a `SplitOutput` as `more`. `back` is the
+        share of the decoder's gradient that reaches the encoders.
         """
         general = self.encoder(x)
         if view == "split":
@@ -81,20 +92,25 @@ class DisentangledNet(Net):
         return NetOutput(z, self.head(z))
 
     def _split(self, general: Tensor, draw: torch.Generator | None, back: float) -> NetOutput:
-        mine, theirs = (
+        semantic, domain = (
             feature_posterior(self.posterior, part(general), draw)
             for part in (self.neck, self.domain)
         )
-        both = torch.cat([mine.drawn, theirs.drawn], 1)
+        both = torch.cat([semantic.drawn, domain.drawn], 1)
         rebuilt = self.decoder(back * both + (1 - back) * both.detach())
-        basic, logits, domain = (self.head(z) for z in (general, mine.drawn, theirs.drawn))
-        return NetOutput(
-            mine.mean, logits, SplitOutput(basic, logits, domain, rebuilt, mine.kl + theirs.kl)
-        )
+        features = (general, semantic.drawn, domain.drawn)
+        basic, logits, domain_logits = (self.head(z) for z in features)
+        bound = semantic.kl + domain.kl
+        more = SplitOutput(basic, logits, domain_logits, rebuilt, bound)
+        return NetOutput(semantic.mean, logits, more)
 
 
 def phase_batches(schedule: Schedule, site: Site, context: RoundContext) -> Iterator[Work]:
-    """A round's batches with the phase that each serves; basic and split get half of them each."""
+    """A round's batches, each with the phase it serves; basic and split get about half each.
+
+    "sequential": first all basic, then all split batches; "interleaved": by turns; "joint": all
+    batches serve both phases at once.
+    """
     epochs = site.training.epochs
     if schedule == "joint":
         yield from (("joint", batch) for batch in site.batches(context))
@@ -108,7 +124,10 @@ def phase_batches(schedule: Schedule, site: Site, context: RoundContext) -> Iter
 
 
 class FeaturePosterior(NamedTuple):
-    """A feature with a distribution, [B, D] each; the first two agree where nothing is drawn."""
+    """A feature as a distribution: its mean, a draw, and its KL, [B, D] each.
+
+    Mean and draw are equal if nothing is drawn.
+    """
 
     mean: Tensor
     drawn: Tensor
@@ -118,7 +137,7 @@ class FeaturePosterior(NamedTuple):
 def feature_posterior(
     kind: Posterior, out: Tensor, draw: torch.Generator | None
 ) -> FeaturePosterior:
-    """A feature from what its encoder says.
+    """A feature's distribution from its encoder's output.
 
     gaussian: `out` [B, 2 D] holds mean and log variance; unit: N(out, 1); moment: the normal with
     the batch's own mean and variance. The last two are deterministic.
@@ -135,14 +154,17 @@ def feature_posterior(
 
 
 def standard_normal_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL(N(mean, variance) || N(0, 1)) by dimension."""
+    """KL(N(mean, variance) || N(0, 1)) for each dimension, not summed.
+
+    (mean^2 + variance - log variance - 1) / 2, of the same shape as `mean`.
+    """
     return (mean.square() + log_variance.exp() - log_variance - 1) / 2
 
 
 def build_decoder(width: int, image: ImageShape) -> nn.Sequential:
-    """Features [B, width] -> images: a small map, doubled by transposed convolutions.
+    """A decoder from features [B, width] to images, by transposed convolutions on a small map.
 
-    The last layer is linear: the images to rebuild are normalised and go below 0.
+    The last layer is linear, as the images to rebuild are normalised and have negative values.
     """
     side, stages = image.side, 0
     while side > LARGEST_MAP:
@@ -154,13 +176,13 @@ def build_decoder(width: int, image: ImageShape) -> nn.Sequential:
     for inward, outward in pairwise(channels):
         layers += [nn.ReLU(), nn.ConvTranspose2d(inward, outward, 4, stride=2, padding=1)]
     surplus = side * 2**stages - image.side
-    if surplus:  # an odd side on the way down: cut the border off
+    if surplus:  # an odd side on the way down: crop the border
         layers.append(nn.ZeroPad2d((0, -surplus, 0, -surplus)))
     return nn.Sequential(*layers)
 
 
 def distillation_loss(split: SplitOutput, printed: bool) -> Tensor:
-    """L_KD: the semantic logits should follow the basic ones more than the domain's do.
+    """L_KD: semantic logits should follow the basic ones more closely than domain logits do.
 
     softplus(KL_semantic - KL_domain), batch mean; `printed` swaps them, as Eq. 11 does.
     """
@@ -172,11 +194,11 @@ def distillation_loss(split: SplitOutput, printed: bool) -> Tensor:
 def mutual_information_loss(
     split: SplitOutput, x: Tensor, reduction: Reduction, weight: float = 1.0
 ) -> Tensor:
-    """L_MI times a weight: what both features know beyond the prior, and fail to rebuild of x.
+    """L_MI times `weight`: KL of both features to their prior, plus the error of the rebuilt image.
 
     "mean" over dimensions and pixels; "sum": the log likelihood of a normal with variance 1. The
-    error itself is not weighted: the decoder knows no other term, so a weight would only slow it.
-    `Disentangled` weights what flows from it into the encoders (`back`).
+    error itself is not weighted: no other term trains the decoder, so a weight would only slow it.
+    `DisentangledNet` weights the gradient that flows from it into the encoders (`back`).
     """
     if reduction == "mean":
         return weight * split.bound.mean() + F.mse_loss(split.rebuilt, x)
@@ -189,7 +211,14 @@ PRIVATE = ("domain", "decoder")  # never leave the client
 
 @dataclass(frozen=True)
 class FedSeProto(Method[ServerState, Model]):
-    """Semantic features, parted from the domain's by distillation and mutual information."""
+    """Prototypes of semantic features, which the net separates from those of the domain.
+
+    The net gets a semantic and a domain encoder and a decoder. Clients train it by distillation
+    (L_KD), mutual information (L_MI) and the distance to global prototypes (L_Proto) beside cross
+    entropy, in two phases. Class means of semantic features travel up and down and are averaged
+    unweighted; with `param_avg` the model travels too, averaged as in FedAvg. Domain encoder and
+    decoder never leave the client; they are its state. The server keeps the prototypes.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedSeProto",
@@ -221,7 +250,9 @@ class FedSeProto(Method[ServerState, Model]):
     kd_form: Literal["corrected", "printed"] = Field(default="corrected", description="Eq. 11")
     mi_reduction: Reduction = Field(default="mean", description="of Eq. 10: dimensions, pixels")
     proto_dims: Reduction = Field(default="mean", description="of Eq. 13 over dimensions")
-    balanced: bool = Field(default=True, description="Eq. 13: classes count alike; or images do")
+    balanced: bool = Field(
+        default=True, description="Eq. 13: true: classes count the same; false: images do"
+    )
 
     def epochs_per_round(self, training: Training) -> int:
         return training.epochs if self.schedule == "joint" else max(2, training.epochs)
@@ -236,8 +267,8 @@ class FedSeProto(Method[ServerState, Model]):
 
     @property
     def payload(self) -> Payload:
-        both = ("model", "protos") if self.param_avg else ("protos",)
-        return Payload(up=both, down=both)
+        parts = ("model", "protos") if self.param_avg else ("protos",)
+        return Payload(up=parts, down=parts)
 
     def adapt(self, net: Net, image: ImageShape) -> Net:
         return DisentangledNet(net, image, self.posterior)
@@ -280,8 +311,8 @@ class FedSeProto(Method[ServerState, Model]):
         if self.beta:
             loss = loss + mutual_information_loss(split, x, self.mi_reduction, self.beta)
         if self.lam and protos is not None:
-            near = balanced_prototype_mse if self.balanced else prototype_mse
-            loss = loss + self.lam * near(out.z, y, protos, site.classes, self.proto_dims)
+            distance = balanced_prototype_mse if self.balanced else prototype_mse
+            loss = loss + self.lam * distance(out.z, y, protos, site.classes, self.proto_dims)
         return loss
 
     def merge(

@@ -1,4 +1,10 @@
-"""A net whose feature is a normal distribution, and how far that is from its class's reference."""
+"""FedSR: simple representations (Nguyen et al., NeurIPS 2022).
+
+A feature is drawn from N(mu(x), sigma(x)^2) -> adapt, loss, ProbabilisticNet. L2R: its length ->
+loss. CMI: the KL of its distribution to a reference of its class that each client learns for itself
+-> loss, ClassReferences, with the references kept in train. Prediction is the mean over draws ->
+inference_inputs, class_scores.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +26,20 @@ LEAST_DEVIATION = 1e-6  # keeps logarithms and quotients finite
 
 
 class DiagonalNormal(NamedTuple):
-    """Independent normal distributions, one for each entry."""
+    """Independent normal distributions, one for each entry of a feature.
+
+    For example a batch of features with mean and deviation predicted by a net.
+    """
 
     mean: Tensor  # [B, D]
     deviation: Tensor  # [B, D], not negative
 
 
 class ClassReferences(nn.Module):
-    """Where a client expects the features of each class, and the scale at which it compares."""
+    """A client's reference distribution per class, and the scale at which features are compared.
+
+    Learned at the client and never sent.
+    """
 
     def __init__(self, classes: int, features: int):
         super().__init__()
@@ -42,7 +54,10 @@ class ClassReferences(nn.Module):
 
 
 class ProbabilisticNet(Net):
-    """Encoder -> a linear neck to mean and deviation of z -> head; beside it the references."""
+    """Encoder -> linear neck to mean and deviation of z -> head; beside them the class references.
+
+    The neck has 2 D outputs: means, and values whose softplus are the deviations.
+    """
 
     def __init__(self, net: Net):
         neck = nn.Linear(net.width, 2 * net.features)
@@ -52,8 +67,8 @@ class ProbabilisticNet(Net):
     def forward(self, x: Tensor, noise: Tensor | None = None, y: Tensor | None = None) -> NetOutput:
         """The feature at `noise` deviations from its mean; with y, `more` is KL to references.
 
-        Noise [B, D] makes one draw an image; [S, 1, D] makes S, the same for every image, and
-        then features and scores are [S, B, D] and [S, B, C]. Without noise z is the mean.
+        Noise [B, D] makes one draw per image; [S, 1, D] makes S, the same for every image, and then
+        features and scores are [S, B, D] and [S, B, C]. Without noise z is the mean.
         """
         mean, raw = self.neck(self.encoder(x)).chunk(2, dim=1)
         feature = DiagonalNormal(mean, F.softplus(raw))
@@ -62,14 +77,21 @@ class ProbabilisticNet(Net):
 
 
 def gaussian_kl(one: DiagonalNormal, other: DiagonalNormal) -> Tensor:
-    """KL(one || other) of each row, summed over dimensions: [B]."""
-    mine, yours = (n.deviation.clamp(min=LEAST_DEVIATION) for n in (one, other))
-    squares = (mine.square() + (one.mean - other.mean).square()) / (2 * yours.square())
-    return (yours.log() - mine.log() + squares - 0.5).sum(1)
+    """KL(one || other) of diagonal normals for each row, summed over dimensions: [B].
+
+    sum_d log(s_d / r_d) + (r_d^2 + (m_d - n_d)^2) / (2 s_d^2) - 1/2 for one = N(m, r^2) and
+    other = N(n, s^2).
+    """
+    own, reference = (n.deviation.clamp(min=LEAST_DEVIATION) for n in (one, other))
+    squares = (own.square() + (one.mean - other.mean).square()) / (2 * reference.square())
+    return (reference.log() - own.log() + squares - 0.5).sum(1)
 
 
 def mean_log_probability(logits: Tensor) -> Tensor:
-    """The log of the mean probability [B, C] over draws, from logits [S, B, C]."""
+    """The log of the mean probability [B, C] over S draws, from logits [S, B, C].
+
+    log((1 / S) sum_s softmax(logits_s)), computed without leaving the log domain.
+    """
     draws = torch.tensor(float(len(logits)))
     return logits.log_softmax(-1).logsumexp(0) - draws.log()
 
@@ -79,7 +101,13 @@ PRIVATE = ("references",)  # never leave the client
 
 @dataclass(frozen=True)
 class FedSR(Method[ServerState, Model]):
-    """Random features that are short and near a reference of their class."""
+    """Random features that are short and close to a learned reference of their class.
+
+    The net's feature becomes a normal distribution from which training draws. Clients add to cross
+    entropy alpha_l2r * length of the feature and alpha_cmi * KL of its distribution to the class's
+    reference, so features carry less of their domain. The model travels and is averaged as in
+    FedAvg; each client keeps its references, which are not needed to predict.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedSR",
@@ -132,7 +160,7 @@ class FedSR(Method[ServerState, Model]):
         return received.model | state
 
     def inference_inputs(self, site: Site) -> tuple[Tensor, ...]:
-        # One set of draws for all images: how they are cut into batches changes no score.
+        # One set of draws for all images, so scores do not depend on how images are batched.
         return (site.randn((self.samples, 1, site.net.features), "test samples"),)
 
     def class_scores(self, out: NetOutput) -> Tensor:

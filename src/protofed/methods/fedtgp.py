@@ -1,6 +1,6 @@
 """FedTGP: trainable global prototypes (Zhang et al., AAAI 2024).
 
-Class means -> train; the pull to a global prototype -> loss; contrast of received with learned
+Class means -> train; the distance to a global prototype -> loss; contrast of received with learned
 prototypes under an adaptive margin -> merge, server_loss. `param_avg` averages models as well.
 """
 
@@ -34,14 +34,24 @@ from protofed.ops.prototype_generator import generate_vectors, init_generator, t
 
 @tree.node
 class FedTGPServer(ServerState):
-    """The model, the prototypes of classes seen so far, and what they grow from."""
+    """Server state: the model, the prototypes of classes seen so far, and their generator.
 
-    seedling: dict[str, Tensor] = field(default_factory=dict)
+    See `ops.prototype_generator` for what the generator is.
+    """
+
+    generator: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FedTGP(Method[FedTGPServer, Model]):
-    """A pull to class prototypes that the server trains to stay apart from one another."""
+    """Features are drawn to class prototypes that the server trains to stay apart from one another.
+
+    As FedProto, but the server does not average the clients' class means: it trains a generator of
+    one prototype per class, so that received means are near their own and at a margin from others.
+    Prototypes travel up and down, and with `param_avg` the model too, averaged as in FedAvg.
+    Without it each client keeps its own model, and nets may differ. The server keeps prototypes and
+    generator.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FedTGP",
@@ -54,9 +64,9 @@ class FedTGP(Method[FedTGPServer, Model]):
     )
 
     lam: float = Field(default=10.0, ge=0, description="lambda: weight of the pull")
-    margin: float = Field(default=100.0, ge=0, description="tau: most that the margin may be")
+    margin: float = Field(default=100.0, ge=0, description="tau: largest margin")
     server_epochs: int = Field(default=100, ge=0, description="S: passes over received prototypes")
-    server_batch: int = Field(default=10, ge=1, description="B: received prototypes in a step")
+    server_batch: int = Field(default=10, ge=1, description="B: received prototypes per step")
     server_lr: float = Field(default=0.01, gt=0, description="learning rate of the prototypes")
     param_avg: bool = Field(default=True, description="false: only prototypes travel, any nets")
     collect: Collect = Field(default="post", description="online: prototypes of the last epoch")
@@ -75,10 +85,12 @@ class FedTGP(Method[FedTGPServer, Model]):
         return Payload(up=parts, down=parts)
 
     def init_server(self, site: Site) -> FedTGPServer:
-        seeds = init_generator(
+        generator = init_generator(
             site.classes, site.net.features, site.net.features, site.rng("prototypes")
         )
-        return FedTGPServer(site.initial_model() if self.param_avg else Model(), seedling=seeds)
+        return FedTGPServer(
+            site.initial_model() if self.param_avg else Model(), generator=generator
+        )
 
     def init_client(self, site: Site) -> Model:
         return Model() if self.param_avg else site.initial_model()
@@ -109,16 +121,16 @@ class FedTGP(Method[FedTGPServer, Model]):
         table = stack_client_prototypes(replies)
         delta = min(float(table.uniform_mean().class_margins().max()), self.margin)
 
-        def loss(seeds: dict[str, Tensor], rows: Prototypes) -> Tensor:
-            return server_loss(generate_vectors(seeds), rows.vectors, rows.labels, delta)
+        def loss(generator: dict[str, Tensor], rows: Prototypes) -> Tensor:
+            return server_loss(generate_vectors(generator), rows.vectors, rows.labels, delta)
 
         draws = (site.rng("prototypes", context.round, e) for e in range(self.server_epochs))
         batches = table.shuffled_batches(self.server_batch, draws)
-        seeds = train_generator(server.seedling, batches, loss, self.server_lr)
+        generator = train_generator(server.generator, batches, loss, self.server_lr)
         labels = torch.cat([(server.protos or table).labels, table.labels]).unique()  # ever held
-        protos = Prototypes(generate_vectors(seeds)[labels], labels, torch.ones_like(labels))
+        protos = Prototypes(generate_vectors(generator)[labels], labels, torch.ones_like(labels))
         model = average_models(replies) if self.param_avg else server.model
-        return FedTGPServer(model, protos=protos, seedling=seeds)
+        return FedTGPServer(model, protos=protos, generator=generator)
 
     def inference_model(self, site: Site, received: Message, state: Model) -> Model:
         return received.model | state
@@ -130,6 +142,10 @@ class FedTGP(Method[FedTGPServer, Model]):
 
 
 def server_loss(learned: Tensor, vectors: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Cross entropy over minus the distances of vectors [B, D] to learned [C, D], own + margin."""
+    """Cross entropy over distances of received vectors [B, D] to the learned ones [C, D]: a scalar.
+
+    The logit of class c is -(||v_b - l_c|| + margin * [c = y_b]), so a vector must be nearer to its
+    own prototype by the margin.
+    """
     squares = (vectors[:, None] - learned).square().sum(2) + 1e-12  # the root of 0 has no gradient
     return F.cross_entropy(-(squares.sqrt() + margin * F.one_hot(labels, len(learned))), labels)

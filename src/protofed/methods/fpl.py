@@ -2,7 +2,7 @@
 
 Eq. 2 class means -> train; Eq. 4-5 FINCH clusters of each class -> clusters; Eq. 6 their plain
 mean, Eq. 7-8 CPCL, Eq. 10 UPCR and Eq. 12 the sum -> loss. Eq. 7 prints tau upside down; cos / tau
-is meant, and what the code does. Eq. 9 drops the "1 +" of Eq. 8; we keep it.
+is meant, and is what the code does. Eq. 9 drops the "1 +" of Eq. 8; we keep it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from protofed.ops.prototype_collection import (
 
 @dataclass(frozen=True)
 class FPL(Method[ServerState, None]):
-    """Contrast with cluster prototypes of all domains, and a pull to their unbiased mean."""
+    """Contrast with cluster prototypes of all domains, and a distance term to their unbiased mean.
+
+    Clients send their class means; the server clusters those of each class by FINCH and sends the
+    cluster means, so that every domain is represented and none dominates. Clients add a contrastive
+    loss with all cluster means (CPCL) and a squared distance to the mean of their class's clusters
+    (UPCR). Model and prototypes travel up and down; models are averaged as in FedAvg. The server
+    keeps the cluster prototypes; clients keep nothing.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="FPL",
@@ -98,12 +105,12 @@ class FPL(Method[ServerState, None]):
         return ServerState(average_models(replies), protos=protos)
 
     def clusters(self, table: Prototypes) -> Prototypes:
-        """The plain mean of each FINCH cluster of each class's rows."""
+        """The unweighted mean of each FINCH cluster of a class's rows: several rows per class."""
         return stack_prototypes(self._clusters_of(table, label) for label in table.labels.unique())
 
     def _clusters_of(self, table: Prototypes, label: Tensor) -> Prototypes:
-        mine = table.labels == label
-        rows = Prototypes(table.vectors[mine], table.labels[mine], table.counts[mine])
+        own = table.labels == label
+        rows = Prototypes(table.vectors[own], table.labels[own], table.counts[own])
         if self.finch_partition == "none":
             return rows.uniform_mean()
         partition = finch_clusters(rows.vectors)[0 if self.finch_partition == "first" else -1]

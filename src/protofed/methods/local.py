@@ -1,4 +1,4 @@
-"""Local (also SOLO): every client trains alone; the floor that a federation must beat."""
+"""Local (also SOLO): each client trains alone; the baseline that a federation must beat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from protofed.core.site import ClientId, RoundContext, Site
 
 @dataclass(frozen=True)
 class Local(Method[ServerState, Model]):
-    """No communication: each client keeps its own model from round to round."""
+    """No communication: each client trains and keeps its own model from round to round.
+
+    Nothing travels and the server keeps nothing, so nets may differ. Each client is scored with its
+    own model on every domain (`personal`).
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="Local",

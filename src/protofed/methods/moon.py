@@ -1,7 +1,7 @@
 """MOON: model-contrastive federated learning (Li, He and Song, CVPR 2021).
 
 The contrast between features of the local, the global and the previous model -> loss; the model at
-the end of the client's last participation, which it pushes away from -> train, as client state.
+the end of the client's last participation, from which it is pushed away -> train, as client state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from protofed.core.site import RoundContext, Site, TrainingBatch
 
 @dataclass(frozen=True)
 class MOON(Method[ServerState, Model | None]):
-    """Features nearer to the global model's than to those of the client's previous model."""
+    """Features should be closer to the global model's than to those of the client's previous model.
+
+    Clients add mu times a contrastive loss over the features of three models: the one being
+    trained, the received one (near) and the client's own from its last round (far). Only the model
+    travels, averaged as in FedAvg. Each client keeps its previous model; in its first round the
+    term is off.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="MOON",
@@ -40,13 +46,13 @@ class MOON(Method[ServerState, Model | None]):
     ) -> Tensor:
         out = site.forward_train(model, batch.x)
         task = F.cross_entropy(out.logits, batch.y)
-        if state is None or not self.mu:  # without a state: nothing to push away from yet
+        if state is None or not self.mu:  # no previous model yet
             return task
-        ours, previous = (
+        near, far = (
             site.forward_eval(received.model, batch.x).z,
             site.forward_eval(state, batch.x).z,
         )
-        return task + self.mu * model_contrast(out.z, ours, previous, self.tau)
+        return task + self.mu * model_contrast(out.z, near, far, self.tau)
 
     def train(
         self, site: Site, received: Message, state: Model | None, context: RoundContext
@@ -56,6 +62,9 @@ class MOON(Method[ServerState, Model | None]):
 
 
 def model_contrast(z: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
-    """-log of near's share of exp(cos(z, near) / tau) + exp(cos(z, far) / tau), [B, D], mean."""
+    """The contrastive loss of features z with `near` and `far` [B, D] each: a scalar, batch mean.
+
+    -log(e^n / (e^n + e^f)) with n = cos(z, near) / tau and f = cos(z, far) / tau.
+    """
     gap = F.cosine_similarity(z, far) - F.cosine_similarity(z, near)
     return F.softplus(gap / tau).mean()

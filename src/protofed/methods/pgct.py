@@ -1,4 +1,9 @@
-"""Several prototypes for one class: means of k-means clusters, or of random subsets."""
+"""PGCT: prototype-guided cross-training on any base method (Liu et al., ICME 2023).
+
+Eq. 1-2 prototypes -> train, pgct_prototypes; the exchange -> send; Eq. 3 L_PCL, Eq. 4-7 L_Aug,
+Eq. 8 sum -> loss. Clusters and random subsets for several prototypes per class -> kmeans_labels,
+bootstrap_prototypes.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +27,16 @@ from protofed.ops import model_exchange
 from protofed.ops.losses import prototype_contrastive
 from protofed.ops.prototype_collection import site_features
 
-MOST_STEPS = 100
-SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `resampled`, as in FedCSPC's code
+MOST_STEPS = 100  # of Lloyd's algorithm
+SUBSETS, SHARE, LEAST = 5, 0.8, 5  # of `bootstrap_prototypes`, as in FedCSPC's code
 
 Draw = Callable[[int], torch.Generator]  # the random stream of a class
 
 
 def kmeans_labels(points: Tensor, k: int, draw: torch.Generator) -> Tensor:
-    """Cluster numbers [N] of points [N, D] by Lloyd's steps from k of the points, drawn at random.
+    """Cluster numbers [N] of points [N, D] by Lloyd's algorithm, starting from k random points.
 
-    Fewer than k points are one cluster. Ties go to the lower number, and a cluster that loses all
+    Fewer than k points form one cluster. Ties go to the lower number, and a cluster that loses all
     its points keeps its centre, so numbers may be missing.
     """
     if len(points) < k:
@@ -55,7 +60,10 @@ def _nearest(points: Tensor, centres: Tensor) -> Tensor:
 
 
 def kmeans_prototypes(features: Tensor, labels: Tensor, k: int, draw: Draw) -> Prototypes:
-    """The means of each class's k-means clusters, from features [N, D] and classes [N]."""
+    """The means of each class's k-means clusters, from features [N, D] and classes [N].
+
+    Up to k rows per class; `counts` is the number of images in each cluster.
+    """
 
     def rows(mine: Tensor, label: int) -> Prototypes:
         return class_means(mine, kmeans_labels(mine, k, draw(label)))
@@ -64,9 +72,9 @@ def kmeans_prototypes(features: Tensor, labels: Tensor, k: int, draw: Draw) -> P
 
 
 def bootstrap_prototypes(features: Tensor, labels: Tensor, draw: Draw) -> Prototypes:
-    """The means of five random subsets of each class, 80 % of it with repetition each.
+    """The means of five random subsets of each class: 80 % of it each, drawn with repetition.
 
-    A class with fewer than five images has its mean alone.
+    A class with fewer than five images has one row, its mean.
     """
 
     def rows(mine: Tensor, label: int) -> Prototypes:
@@ -90,7 +98,7 @@ def _by_class(
     return stack_prototypes(tables)
 
 
-GUIDE = "prototypes"  # an extra: a base method may have a use for `protos`
+PROTOTYPES = "prototypes"  # the name of the extra; `protos` is left to the base method
 Mode = Literal["weighted", "uniform", "multi", "bootstrap"]
 Scope = Literal["own", "all"]
 
@@ -98,7 +106,7 @@ Scope = Literal["own", "all"]
 def pgct_prototypes(
     mode: Mode, clusters: int, site: Site, model: Model, context: RoundContext
 ) -> Prototypes:
-    """A client's prototypes, by a look at all its images.
+    """A client's prototypes from all its images, without augmentation.
 
     weighted: cluster means weighted by size, which is the class mean whatever the clusters;
     uniform: the plain mean of the k-means clusters' means; multi: all of these means;
@@ -116,12 +124,15 @@ def pgct_prototypes(
     table = kmeans_prototypes(z, labels, clusters, draw)
     if mode == "multi":
         return table
-    examples = labels.unique(return_counts=True)[1]  # a site's policy asks for these, not clusters
+    examples = labels.unique(return_counts=True)[1]  # a site's policy counts examples, not clusters
     return replace(table.uniform_mean(), counts=examples)
 
 
 def pgct_prototype_template(mode: Mode, clusters: int, site: Site) -> Prototypes:
-    """The shape of what `prototypes` makes where a client has every class and every cluster."""
+    """The shape of `pgct_prototypes` for a client that has every class and every cluster.
+
+    For the reply schema: a client may send fewer rows, but not more.
+    """
     each = {"multi": clusters, "bootstrap": SUBSETS}.get(mode, 1)
     return prototype_template(site.classes, site.net.features, each)
 
@@ -129,7 +140,11 @@ def pgct_prototype_template(mode: Mode, clusters: int, site: Site) -> Prototypes
 def repeat_class_rows(
     y: Tensor, protos: Prototypes, classes: int, scope: Scope, number: int
 ) -> Tensor:
-    """`number` copies of the mean row of each image's class [B], or of all rows: [B, N, D]."""
+    """`number` copies of prototype rows for each image: [B, N, D].
+
+    scope "own": the mean row of the image's class [B], so N = number; "all": every row of the
+    table, so N = K * number.
+    """
     if scope == "all":
         rows = protos.vectors.expand(len(y), -1, -1)
     else:
@@ -139,21 +154,27 @@ def repeat_class_rows(
 
 
 def add_noise(near: Tensor, eps: float, site: Site, batch: TrainingBatch) -> Tensor:
-    """Vectors with normal noise of size eps, drawn anew for every batch (Eq. 4)."""
+    """Vectors plus normal noise of standard deviation eps (Eq. 4).
+
+    The noise comes from a stream of its own for every batch.
+    """
     draw = site.rng("augment", batch.context.round, batch.context.exchange, batch.number)
     return near + eps * torch.randn(near.shape, generator=draw).to(near.device)
 
 
 def fuse_features(z: Tensor, near: Tensor) -> Tensor:
-    """Features [B, D] plus the mean of vectors [B, N, D] by weights softmax(z.vector): Eq. 5-6."""
+    """Features [B, D] plus an attention-weighted mean of vectors [B, N, D] (Eq. 5-6).
+
+    z_b + sum_n w_bn v_bn, where w_b is the softmax of z_b . v_bn over n.
+    """
     weights = torch.einsum("bd,bnd->bn", z, near).softmax(1)
     return z + torch.einsum("bn,bnd->bd", weights, near)
 
 
 def augmented_loss(model: Model, z: Tensor, y: Tensor, near: Tensor, protos: Prototypes) -> Tensor:
-    """Cross entropy of a model's head on features [B, D] fused with `near` [B, N, D], batch mean.
+    """L_Aug: cross entropy of a model's head on features [B, D] fused with `near` [B, N, D].
 
-    An image whose class has no prototype adds nothing but still counts in the mean.
+    A batch mean; an image whose class has no prototype adds nothing but still counts in it.
     """
     known = torch.isin(y, protos.labels)
     weight, bias = model.weights["head.weight"], model.weights["head.bias"]
@@ -163,7 +184,14 @@ def augmented_loss(model: Model, z: Tensor, y: Tensor, near: Tensor, protos: Pro
 
 @dataclass(frozen=True)
 class PGCT(Method[model_exchange.WrappingServer, Any]):
-    """Models trained on at another client, held to the prototypes of the one they come from."""
+    """Another client trains each model further, guided by the prototypes of its first client.
+
+    A round has two exchanges: first the base method's training (FedAvg's by default), then each
+    model and its client's prototypes go to a random other client, which trains it with a
+    contrastive loss (L_PCL) and augmented features (L_Aug). Model and prototypes travel up, then
+    down; the retrained models are merged as the base merges. The server keeps the base's state and,
+    between the exchanges, the replies; clients keep the base's client state.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="PGCT",
@@ -205,7 +233,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     @property
     def payload(self) -> Payload:
         base = self.base.payload
-        return base._replace(up=(*base.up, GUIDE), down=(*base.down, GUIDE))
+        return base._replace(up=(*base.up, PROTOTYPES), down=(*base.down, PROTOTYPES))
 
     def warning(self, net: Net) -> str:
         return self.base.warning(net)
@@ -231,7 +259,9 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> dict[ClientId, Message]:
         if context.exchange == 0:
             return self.base.send(site, model_exchange.unwrap_state(server), to, context)
-        return model_exchange.exchange_models(site, server.pending_replies, to, context, (GUIDE,))
+        return model_exchange.exchange_models(
+            site, server.pending_replies, to, context, (PROTOTYPES,)
+        )
 
     def train(
         self, site: Site, received: Message, state: Any, context: RoundContext
@@ -242,12 +272,12 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
         reply, state = self.base.train(now, received, state, context)
         model_exchange.check_complete_model(site, reply.model)
         protos = pgct_prototypes(self.proto_mode, self.clusters, site, reply.model, context)
-        return replace(reply, extras={**reply.extras, GUIDE: protos}), state
+        return replace(reply, extras={**reply.extras, PROTOTYPES: protos}), state
 
     def reply_schema(self, site: Site, received: Message, context: RoundContext) -> Message:
         table = pgct_prototype_template(self.proto_mode, self.clusters, site)
         return model_exchange.exchange_reply_schema(
-            self.base, site, received, context, {GUIDE: table}
+            self.base, site, received, context, {PROTOTYPES: table}
         )
 
     def loss(
@@ -255,7 +285,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> Tensor:
         out, protos = (
             site.forward_train(model, batch.x),
-            cast(Prototypes, received.extras[GUIDE]),
+            cast(Prototypes, received.extras[PROTOTYPES]),
         )
         total = nn.functional.cross_entropy(out.logits, batch.y)
         if self.alpha:
@@ -275,12 +305,12 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     ) -> model_exchange.WrappingServer:
         if context.exchange == 0:
             return replace(server, pending_replies=dict(replies))
-        state, told = (
+        state, merged = (
             model_exchange.unwrap_state(server),
             model_exchange.with_retrained_models(server.pending_replies, replies),
         )
         return model_exchange.wrap_state(
-            self.base.merge(site, state, told, context._replace(exchange=0))
+            self.base.merge(site, state, merged, context._replace(exchange=0))
         )
 
     def inference_model(self, site: Site, received: Message, state: Any) -> Model:

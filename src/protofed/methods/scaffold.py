@@ -26,14 +26,23 @@ from protofed.ops.control_variates import VARIATE, Weights
 
 @tree.node
 class ScaffoldServer(ServerState):
-    """Server state: the model x, and c, the mean of all clients' variates."""
+    """Server state: the model x, and the variate c, the mean of all clients' variates.
+
+    One tensor per weight; zero before the first round.
+    """
 
     variate: Weights
 
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method[ScaffoldServer, Weights]):
-    """Every local gradient is corrected by how the client's mean gradient differs from all's."""
+    """Corrects each local gradient by how the client's mean gradient differs from all clients'.
+
+    A client's control variate c_n estimates its own mean gradient, the server's c that of all
+    clients; local steps use g + c - c_n, so clients drift apart less. Model and variate travel up
+    and down, twice the bytes of FedAvg. Each client keeps c_n; the server keeps c, moves it by the
+    mean change, and moves the model by global_lr towards the unweighted mean.
+    """
 
     info: ClassVar[MethodInfo] = MethodInfo(
         label="SCAFFOLD",

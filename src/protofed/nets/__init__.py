@@ -1,4 +1,4 @@
-"""The networks that the papers train, by name."""
+"""The networks of the papers, by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,13 @@ SMALLEST_SIDE = {"lsa-cnn": 4, "moon-cnn": 16, "seproto-cnn": 8, "seproto-cnn2":
 def build_net(
     name: str, classes: int, image: ImageShape, seed: int, conv: Convolution = "direct"
 ) -> Net:
-    """The named net with the initial weights of `seed`; torch's own generator does not move."""
+    """Build a net by name, with the initial weights of `seed`.
+
+    `classes` is the number of outputs, `image` the channels and side of the input. Equal arguments
+    give equal weights, and torch's global generator is left as it was. With ``conv="winograd"``,
+    wide 3x3 convolutions are computed by `winograd_conv2d`, which is faster on CPUs and rounds
+    differently.
+    """
     builder = NETS[require_known_name("net", name, NETS)]
     smallest = SMALLEST_SIDE.get(name, 1)
     if image.side < smallest:

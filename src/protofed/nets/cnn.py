@@ -18,19 +18,28 @@ ANCHOR_WIDTH = 128  # of FedLSA's feature, among which its anchors live
 
 
 def lsa_cnn(classes: int, image: ImageShape) -> Net:
-    """FedLSA: two 5x5 convolutions and three linear layers, one each for encoder, neck, head."""
+    """The net of FedLSA: two 5x5 convolutions and three linear layers.
+
+    Encoder, neck and head have one linear layer each; features z are [B, 128].
+    """
     encoder = _encoder(image, widths=(32, 64), kernel=5, grid=8)
     neck = nn.Sequential(nn.Linear(WIDTH, ANCHOR_WIDTH), nn.ReLU())
     return Net(encoder, neck, nn.Linear(ANCHOR_WIDTH, classes), WIDTH)
 
 
 def seproto_cnn(classes: int, image: ImageShape) -> Net:
-    """FedSeProto: three 3x3 convolutions; the neck is its semantic encoder."""
+    """The net of FedSeProto: three 3x3 convolutions; the neck is its semantic encoder.
+
+    Features z are [B, 512].
+    """
     return _seproto(classes, _encoder(image, widths=(32, 64, 128), kernel=3, grid=4))
 
 
 def seproto_cnn2(classes: int, image: ImageShape) -> Net:
-    """The twin with two convolutions, for clients that do not share one architecture."""
+    """A variant of `seproto_cnn` with two convolutions.
+
+    For federations whose clients use different architectures: both have features of the same size.
+    """
     return _seproto(classes, _encoder(image, widths=(32, 64), kernel=3, grid=4))
 
 
@@ -61,7 +70,10 @@ HIDDEN = 512  # of the perceptron's layers
 
 
 def moon_mlp(classes: int, image: ImageShape) -> Net:
-    """A perceptron with two hidden layers, for MNIST."""
+    """The perceptron of MOON with two hidden layers, for MNIST.
+
+    Features z are [B, 256], as for the other nets of MOON.
+    """
     encoder = nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
@@ -75,7 +87,10 @@ def moon_mlp(classes: int, image: ImageShape) -> Net:
 
 
 def moon_cnn(classes: int, image: ImageShape) -> Net:
-    """A LeNet of two 5x5 convolutions and two linear layers, for CIFAR-10 and PathMNIST."""
+    """The LeNet of MOON: two 5x5 convolutions and two linear layers, for CIFAR-10 and PathMNIST.
+
+    The smallest and fastest net with convolutions here. Needs images of side 16 or more.
+    """
     # The first linear layer grows with the image: one rule for every side, the published net at
     # 32, and no layer that it lacks. Pooling comes before the ReLU as in the other small nets.
     map_side = ((image.side - 4) // 2 - 4) // 2
@@ -98,7 +113,10 @@ def moon_cnn(classes: int, image: ImageShape) -> Net:
 
 
 def moon_resnet18(classes: int, image: ImageShape) -> Net:
-    """A ResNet-18 with the stem for small images, for CIFAR-100."""
+    """The ResNet-18 of MOON, with a stem for small images and a neck, for CIFAR-100.
+
+    Unlike ``resnet18`` it has a projection head of two linear layers as its neck.
+    """
     return _with_neck(resnet.ResNet(image.channels, (2, 2, 2, 2)), resnet.WIDTH, classes)
 
 

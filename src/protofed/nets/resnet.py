@@ -12,12 +12,19 @@ Blocks = tuple[int, int, int, int]  # how many in each of the four stages
 
 
 def residual_net(blocks: Blocks, classes: int, image: ImageShape) -> Net:
-    """A residual net whose feature is the encoder's output; the head is torchvision's ``fc``."""
+    """A residual net whose features are the output of its encoder, [B, 512].
+
+    `blocks` gives the depth: ``(2, 2, 2, 2)`` is a ResNet-18. The head is what torchvision calls
+    ``fc``.
+    """
     return Net(ResNet(image.channels, blocks), nn.Identity(), nn.Linear(WIDTH, classes), WIDTH)
 
 
 class ResNet(nn.Module):
-    """Images [B, channels, side, side] -> non-negative features [B, WIDTH]."""
+    """A residual encoder: images [B, channels, side, side] to non-negative features [B, WIDTH].
+
+    The stem is a 3x3 convolution without stride or pooling, for images of about 32 pixels.
+    """
 
     def __init__(self, channels: int, blocks: Blocks):
         super().__init__()
@@ -39,7 +46,10 @@ class ResNet(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where shapes change."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where shapes change.
+
+    Batch normalisation follows every convolution.
+    """
 
     def __init__(self, inward: int, outward: int, stride: int):
         super().__init__()

@@ -53,7 +53,10 @@ BOTH_WAYS = {  # along rows and along columns at once
 
 
 class WinogradConv2d(nn.Module):
-    """In place of a convolution that `fits`, with its weight under the same name."""
+    """Replaces a convolution that `fits_winograd`, with its weight under the same name.
+
+    State dicts of nets with and without it are therefore interchangeable.
+    """
 
     def __init__(self, direct: nn.Conv2d):
         super().__init__()
@@ -64,7 +67,10 @@ class WinogradConv2d(nn.Module):
 
 
 def use_winograd(net: nn.Module) -> int:
-    """Replace the convolutions of a net that gain by it, and say how many there were."""
+    """Replace, in place, all convolutions of a net that gain by it; returns how many.
+
+    Weights are shared with the replaced layers, so no number changes but by rounding.
+    """
     found = [
         (parent, name, part)
         for parent in net.modules()
@@ -77,14 +83,21 @@ def use_winograd(net: nn.Module) -> int:
 
 
 def fits_winograd(conv: nn.Conv2d) -> bool:
-    """Whether a convolution is of the kind that `convolve` does, and wide enough to gain."""
+    """Whether `winograd_conv2d` can compute a convolution and is faster.
+
+    It must be 3x3 with stride and padding 1, no bias, no groups, and at least `LEAST_CHANNELS`
+    wide.
+    """
     kind = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.bias)
     known = kind == ((3, 3), (1, 1), (1, 1), (1, 1), 1, None)
     return known and min(conv.in_channels, conv.out_channels) >= LEAST_CHANNELS
 
 
 def winograd_conv2d(x: Tensor, weight: Tensor) -> Tensor:
-    """[B, C, H, W] by [K, C, 3, 3] to [B, K, H, W]: ``F.conv2d`` with a padding of one."""
+    """Convolve x [B, C, H, W] with weight [K, C, 3, 3] to [B, K, H, W].
+
+    Equals ``F.conv2d(x, weight, padding=1)`` up to rounding, and can be differentiated once.
+    """
     return cast(Tensor, _Convolve.apply(x, weight))  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""FINCH: clusters without a number of clusters (Sarfraz et al., CVPR 2019)."""
+"""FINCH: clustering without a given number of clusters (Sarfraz et al., CVPR 2019)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor
 
 Vectors = NDArray[np.float64]
 Labels = NDArray[np.int64]
-DECIMALS = 12  # of a cosine: without, rounding and not the index would settle ties
+DECIMALS = 12  # of a cosine: without rounding, noise rather than the index would decide ties
 
 
 def finch_clusters(points: Tensor) -> list[Tensor]:
-    """Partitions of points [N, D] by cosine, fine to coarse; each [N] cluster numbers from 0.
+    """Partitions of points [N, D] by cosine, fine to coarse; each is [N] cluster numbers from 0.
 
-    A point and its nearest neighbour (ties: the lowest index) share a cluster. Then the same on
-    the clusters' means, until one cluster would remain. The first partition is always kept; one,
-    two or three points make one cluster.
+    Every point is linked with its nearest neighbour (ties: the lowest index); connected points form
+    a cluster. The same is repeated on the clusters' means until a single cluster would remain. The
+    first partition is always returned; one, two or three points form one cluster.
     """
     vectors = points.detach().double().numpy()
     partitions = [_link(vectors)]
-    # Nobody stays alone, so each step at least halves the clusters: the loop ends.
+    # Every cluster is linked, so each step at least halves their number and the loop ends.
     while (merged := _link(_means(vectors, partitions[-1]))).any():
         partitions.append(merged[partitions[-1]])
     return [torch.from_numpy(labels) for labels in partitions]
@@ -36,9 +36,9 @@ def _link(vectors: Vectors) -> Labels:
         return np.zeros(1, dtype=np.int64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(norms > 0, norms, 1)
-    likeness = (unit @ unit.T).round(DECIMALS)
-    np.fill_diagonal(likeness, -np.inf)
-    neighbour = likeness.argmax(axis=1)
+    cosines = (unit @ unit.T).round(DECIMALS)
+    np.fill_diagonal(cosines, -np.inf)
+    neighbour = cosines.argmax(axis=1)
     graph = coo_array((np.ones(count), (np.arange(count), neighbour)), shape=(count, count))
     _, labels = connected_components(graph, directed=False)
     return labels.astype(np.int64)

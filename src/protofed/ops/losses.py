@@ -19,29 +19,34 @@ Reduction = Literal["mean", "sum"]  # over the dimensions of a feature
 
 
 def proximal_term(model: Model, anchor: Model) -> Tensor:
-    """Half the squared distance of the weights to a fixed model's; buffers do not count."""
+    """||w - w_anchor||^2 / 2 over all weights: a scalar; buffers do not count.
+
+    `anchor` is a fixed model, usually ``received.model``; FedProx adds mu times this term.
+    """
     return tree.squared_distance(model.weights, anchor.weights) / 2
 
 
 def prototype_contrastive(z: Tensor, y: Tensor, protos: Prototypes, tau: float) -> Tensor:
-    """How much nearer (by cosine / tau) features [B, D] are to their own class's rows than to all.
+    """Contrastive loss of features [B, D] with prototypes: near their own class, far from others.
 
-    The mean over the batch of logsumexp(all rows) - logsumexp(own rows). An image whose class has
-    no row adds nothing but still counts in the mean. Stable for any tau, unlike sums of exp.
+    With s_bk = cos(z_b, row_k) / tau, the batch mean of logsumexp_k s_bk - logsumexp_{k: class of
+    row k is y_b} s_bk. An image whose class has no row adds nothing but still counts in the mean.
+    Stable for any tau, unlike a ratio of sums of exponentials.
     """
-    likeness = F.normalize(z) @ F.normalize(protos.vectors.detach()).T / tau  # [B, K]
+    cosines = F.normalize(z) @ F.normalize(protos.vectors.detach()).T / tau  # [B, K]
     own = y[:, None] == protos.labels
     known = own.any(1)
-    ours = likeness.masked_fill(~own, -torch.inf)[known].logsumexp(1)
-    return (likeness[known].logsumexp(1) - ours).sum() / len(y)
+    own_rows = cosines.masked_fill(~own, -torch.inf)[known].logsumexp(1)
+    return (cosines[known].logsumexp(1) - own_rows).sum() / len(y)
 
 
 def prototype_mse(
     z: Tensor, y: Tensor, protos: Prototypes, classes: int, reduction: Reduction = "mean"
 ) -> Tensor:
-    """The squared distance of features [B, D] to the mean of their class's rows, batch mean.
+    """Squared distance of features [B, D] to the mean row of their class, as a batch mean.
 
-    An image whose class has no row adds nothing but still counts in the mean.
+    sum_b ||z_b - centre_{y_b}||^2 / B, divided by D as well if `reduction` is "mean". An image
+    whose class has no row adds nothing but still counts in the mean.
     """
     centres, present = protos.class_matrix(classes)
     squares = (z - centres[y].detach()).square() * present[y][:, None]
@@ -49,7 +54,11 @@ def prototype_mse(
 
 
 def logit_kl(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(teacher || student) of each row, from logits [B, C] each; the teacher is a constant."""
+    """KL(teacher || student) for each row of logits [B, C]: [B].
+
+    sum_c p_c (log p_c - log q_c), where p is the softmax of the teacher's row and q of the
+    student's. No gradient reaches the teacher.
+    """
     soft = teacher.detach().log_softmax(1)
     return F.kl_div(student.log_softmax(1), soft, reduction="none", log_target=True).sum(1)
 
@@ -57,7 +66,11 @@ def logit_kl(teacher: Tensor, student: Tensor) -> Tensor:
 def balanced_prototype_mse(
     z: Tensor, y: Tensor, protos: Prototypes, classes: int, reduction: Reduction = "mean"
 ) -> Tensor:
-    """As `pull`, but every class that is in the batch and has a row counts the same."""
+    """As `prototype_mse`, but every class in the batch that has a row counts the same.
+
+    The mean over these classes of the mean over their images of ||z_b - centre_{y_b}||^2 (divided
+    by D if `reduction` is "mean"), so frequent classes do not dominate.
+    """
     centres, present = protos.class_matrix(classes)
     squares = (z - centres[y].detach()).square()
     distances = squares.mean(1) if reduction == "mean" else squares.sum(1)
@@ -68,12 +81,19 @@ def balanced_prototype_mse(
 
 
 def mutual_loss(student: Tensor, peer: Tensor, y: Tensor, weight: float) -> Tensor:
-    """Cross entropy + weight KL(peer || student), batch means of logits [B, C]; no grad to peer."""
+    """Deep mutual learning of one model: cross entropy + weight * KL(peer || student), batch means.
+
+    `student` and `peer` are logits [B, C]. No gradient reaches the peer; train it with the roles
+    swapped.
+    """
     return F.cross_entropy(student, y) + weight * logit_kl(peer, student).mean()
 
 
 def public_logits(site: Site, model: Model, rows: Tensor) -> Tensor:
-    """What a model says, logits [n, C], of the public images with these row numbers [n]."""
+    """A model's logits [n, C] on the public images with the row numbers `rows` [n].
+
+    In evaluation mode and without augmentation.
+    """
     shown = ArrayDataset(site.public.index_select(0, rows), rows)
     return torch.cat([site.forward_eval(model, x).logits for x, _ in site.eval_batches(shown)])
 
@@ -81,7 +101,11 @@ def public_logits(site: Site, model: Model, rows: Tensor) -> Tensor:
 def fit_consensus(
     site: Site, model: Model, rows: Tensor, consensus: Tensor, context: RoundContext, epochs: int
 ) -> FitResult[Model]:
-    """The model after an approach to the consensus [n, C] on rows [n]: mean absolute error."""
+    """Train a model towards the consensus: logits [n, C] of the public images with row numbers [n].
+
+    The loss is the mean absolute error between the model's logits and the consensus; images are
+    shuffled but not augmented. `epochs` may be 0, which leaves the model unchanged.
+    """
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):

@@ -1,4 +1,4 @@
-"""Cross-training: a round of two exchanges, in which another client trains each model further."""
+"""Cross-training: rounds of two exchanges, in which another client trains each model further."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from protofed.errors import ProtofedError
 def random_derangement(
     clients: Sequence[ClientId], draw: torch.Generator
 ) -> dict[ClientId, ClientId]:
-    """A random partner for each client, every one once and nobody itself; alone, itself.
+    """A random partner for each client: each is chosen once, and none is its own partner.
 
-    Clients stand in a random circle and each gets its neighbour's parcel.
+    Clients form a random circle and each takes its neighbour. A client alone is its own partner.
     """
     order = [clients[i] for i in torch.randperm(len(clients), generator=draw).tolist()]
     return dict(sorted(zip(order, [*order[1:], order[0]], strict=True)))
@@ -36,9 +36,12 @@ PhaseEpochs = Annotated[
 
 
 def check_exchangeable(base: AnyMethod) -> AnyMethod:
-    """Refuse a base method whose models cannot go round."""
+    """Return `base` if its models can be exchanged between clients; otherwise raise a `ValueError`.
+
+    It must have one exchange per round and one model for all clients.
+    """
     if base.exchanges != 1 or base.personal:
-        raise ValueError("needs a method with one leg a round and one model for all clients")
+        raise ValueError("needs a method with one exchange per round and one model for all clients")
     return base
 
 
@@ -51,36 +54,46 @@ Base = Annotated[
 
 @tree.node
 class ExchangeServer(ServerState):
-    """Server state: the model, and between the legs the box of what the clients sent in."""
+    """Server state: the model and, between the two exchanges of a round, the clients' replies."""
 
     pending_replies: dict[ClientId, Message] = field(default_factory=dict)  # empty between rounds
 
 
 @tree.node
 class WrappingServer(ExchangeServer):
-    """The same around a base method: beside model and box, what the base keeps at the server."""
+    """As `ExchangeServer`, around a base method: what the base keeps at the server is in `base`.
 
-    base: ServerState = field(
-        default_factory=lambda: ServerState(Model())
-    )  # less its model: that is ours
+    The base's model is moved to `model`, so it is stored once; see `wrap_state`.
+    """
+
+    # Without its model, which is in `model`.
+    base: ServerState = field(default_factory=lambda: ServerState(Model()))
 
 
 def wrap_state(base: ServerState) -> WrappingServer:
-    """A base method's server state, with an empty box."""
+    """A base method's server state in a `WrappingServer` without pending replies."""
     return WrappingServer(base.model, base=replace(base, model=Model()))
 
 
 def unwrap_state(server: WrappingServer) -> ServerState:
-    """The base method's server state."""
+    """The base method's server state: the inverse of `wrap_state`.
+
+    ``unwrap_state(wrap_state(state))`` equals `state`; pending replies are dropped.
+    """
     return replace(server.base, model=server.model)
 
 
 def with_retrained_models(
-    box: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
+    pending: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
 ) -> dict[ClientId, Message]:
-    """What each client sent before the exchange, but with the model that it trained after it."""
+    """Each client's first reply, with the model that it trained after the exchange.
+
+    `pending` are the replies before the exchange, `replies` those after it. Prototypes and extras
+    come from the first, model and size from the second; clients without a second reply are left
+    out.
+    """
     return {
-        client: replace(box[client], model=reply.model, size=reply.size)
+        client: replace(pending[client], model=reply.model, size=reply.size)
         for client, reply in replies.items()
     }
 
@@ -92,26 +105,32 @@ def exchange_reply_schema(
     context: RoundContext,
     extras: Mapping[str, Extra],
 ) -> Message:
-    """A reply around a base method: before the exchange with `extras`, after it a model alone."""
+    """The reply schema of a method that wraps `base`.
+
+    Before the exchange: the base's own reply with `extras` added. After it: a model alone.
+    """
     if context.exchange == 1:
         return Message(received.model)
-    told = base.reply_schema(site, received, context)
-    return replace(told, extras={**told.extras, **extras})
+    schema = base.reply_schema(site, received, context)
+    return replace(schema, extras={**schema.extras, **extras})
 
 
 def check_complete_model(site: Site, model: Model) -> None:
-    """Refuse a model that lacks parts of the site's net: it could not be trained on elsewhere."""
+    """Refuse a model that lacks parts of the site's net: no other client could train it further."""
     missing = dict(site.net.named_parameters()).keys() - model.weights.keys()
     if missing:
         parts = sorted({name.split(".")[0] for name in missing})
         raise ProtofedError(
-            f"the base method keeps {', '.join(parts)} at its client, so that its model cannot "
-            "be trained on at another\nchoose a base method that sends its whole model"
+            f"the base method keeps {', '.join(parts)} at its client, so no other client "
+            "can train its model further\nchoose a base method that sends its whole model"
         )
 
 
 def phase_site(site: Site, context: RoundContext, epochs: PhaseEpochs) -> Site:
-    """The site with the epochs of this leg: half of a round's each, or all of them in both."""
+    """The site with the epochs of this exchange: half of a round's, or all of them in both.
+
+    An odd epoch goes to the second half; each half has at least one.
+    """
     if epochs == "full":
         return site
     now = site.training.split_epochs()[context.exchange]
@@ -119,25 +138,25 @@ def phase_site(site: Site, context: RoundContext, epochs: PhaseEpochs) -> Site:
 
 
 def phase_total(training: Training, epochs: PhaseEpochs) -> int:
-    """The epochs of both legs of a round."""
+    """How many epochs a client trains per round, both exchanges together."""
     return 2 * training.epochs if epochs == "full" else sum(training.split_epochs())
 
 
 def exchange_models(
     site: Site,
-    box: Mapping[ClientId, Message],
+    pending: Mapping[ClientId, Message],
     to: Sequence[ClientId],
     context: RoundContext,
     extras: Sequence[str] = (),
 ) -> dict[ClientId, Message]:
-    """For each client another one's model, at random and each once; a client alone gets its own.
+    """For each client in `to`, the model of another one, chosen at random; each is used once.
 
-    Of what was sent in, only the model and the named extras are passed on. `to` are clients with
-    a parcel in the box, and `site` is the server's.
+    Only the model and the named extras are passed on. `pending` holds a reply of every client in
+    `to`, and `site` is the server's. A client alone gets its own model back.
     """
     partner = random_derangement(sorted(to), site.rng("exchange", context.round))
-    parcels = {client: box[partner[client]] for client in to}
+    chosen = {client: pending[partner[client]] for client in to}
     return {
-        client: Message(parcel.model, extras={name: parcel.extras[name] for name in extras})
-        for client, parcel in parcels.items()
+        client: Message(reply.model, extras={name: reply.extras[name] for name in extras})
+        for client, reply in chosen.items()
     }

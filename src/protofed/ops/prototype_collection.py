@@ -1,4 +1,4 @@
-"""How clients make prototypes, and how the server stacks them."""
+"""How clients compute prototypes, and how the server collects them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ Collect = Literal["post", "online"]
 
 
 def stack_client_prototypes(replies: Mapping[ClientId, Message]) -> Prototypes:
-    """All rows that the clients sent, in the order of client ids."""
+    """All prototypes that the clients sent, in the order of client ids: one table [K, D].
+
+    Rows are not merged: call `uniform_mean` or `weighted_mean` on the result. Clients whose
+    features differ in width are an error.
+    """
     tables = {client: r.protos for client, r in replies.items() if r.protos is not None}
     widths = {client: table.vectors.shape[1] for client, table in tables.items()}
     if len(set(widths.values())) > 1:
@@ -43,8 +47,10 @@ def fit_with_prototypes(
 ) -> Message:
     """Train by `Method.local_fit`; the reply holds the model and the client's class means.
 
-    "post" looks at all images again after training. "online" averages the features of the last
-    epoch as they were trained on, which is what the code of FedProto and FPL does.
+    collect="post" computes them after training, over all images, unaugmented and in evaluation
+    mode. collect="online" averages the features of the last epoch as they occur during training,
+    which is what the code of FedProto and FPL does. `start` is where training begins, as in
+    `local_fit`.
     """
     if collect == "post":
         fitted = method.local_fit(site, received, state, context, start=start)
@@ -57,32 +63,39 @@ def fit_with_prototypes(
 
 
 def local_prototypes(site: Site, model: Model) -> Prototypes:
-    """The class means of a client's features, by a look at all its images without augmentation."""
+    """The class means of a client's features under `model`: one row per class that it holds.
+
+    Over all images, unaugmented and in evaluation mode.
+    """
     return class_means(site_features(site, model), site.train.labels)
 
 
 def site_features(site: Site, model: Model) -> Tensor:
-    """The features [N, D] of all a client's images, in their order and without augmentation."""
+    """The features [N, D] of all of a client's images, in order and without augmentation."""
     return site_outputs(site, model).z
 
 
 def site_outputs(site: Site, model: Model) -> NetOutput:
-    """Features [N, D] and class scores [N, C] of all a client's images, likewise."""
+    """Features z [N, D] and logits [N, C] of all of a client's images, in order, not augmented."""
     outs = [site.forward_eval(model, x) for x, _ in site.eval_batches(site.train)]
     return NetOutput(torch.cat([out.z for out in outs]), torch.cat([out.logits for out in outs]))
 
 
 class FeatureRecorder:
-    """Remembers the features that a site's net computes in the last epoch of training.
+    """Records the features that a site's net computes in the last epoch of training.
 
     They are those of training mode and augmented images, each batch before its step. Use it as a
-    context around training, with `expect` called for each batch.
+    context manager around training and call `expect` before each batch::
+
+        with FeatureRecorder(site) as recorder:
+            method.local_fit(site, received, state, context, on_batch=recorder.expect)
+        protos = recorder.prototypes()
     """
 
     def __init__(self, site: Site):
         self.site = site
         self.seen: list[tuple[Tensor, Tensor]] = []  # features, classes
-        self.labels: Tensor | None = None  # of the batch at hand, in the last epoch
+        self.labels: Tensor | None = None  # of the current batch, if in the last epoch
 
     def __enter__(self) -> Self:
         self.hook = self.site.net.register_forward_hook(self._record)
@@ -92,11 +105,12 @@ class FeatureRecorder:
         self.hook.remove()
 
     def expect(self, batch: TrainingBatch) -> None:
-        """Learn which batch comes next."""
+        """Announce the batch that comes next."""
         self.labels = batch.y if batch.epoch == self.site.training.epochs - 1 else None
 
     def _record(self, net: nn.Module, inputs: object, out: NetOutput) -> None:
-        if self.labels is not None and torch.is_grad_enabled():  # not a look at another model
+        # Without gradients it is the evaluation of another model.
+        if self.labels is not None and torch.is_grad_enabled():
             self.seen.append((out.z.detach(), self.labels))
 
     def prototypes(self) -> Prototypes:
@@ -108,7 +122,10 @@ class FeatureRecorder:
 def nearest_prototype_scores(
     site: Site, model: Model, protos: Prototypes | None, x: Tensor
 ) -> dict[str, Tensor]:
-    """The opinion of the nearest prototype on images x, once there are prototypes."""
+    """An auxiliary prediction by the nearest prototype: class scores [B, C] for images x.
+
+    Empty while there are no prototypes, i.e. before the first round.
+    """
     if protos is None:
         return {}
     return {"nearest prototype": protos.nearest_scores(site.forward_eval(model, x).z, site.classes)}

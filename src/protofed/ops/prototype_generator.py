@@ -1,4 +1,4 @@
-"""Vectors of classes that a server learns: a perceptron's answers to one seed a class."""
+"""Class vectors that a server learns: the outputs of a small perceptron on one seed per class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ B = TypeVar("B")
 def init_generator(
     classes: int, width: int, features: int, draw: torch.Generator
 ) -> dict[str, Tensor]:
-    """What vectors of classes grow from: normal seeds [C, width] and a perceptron to `features`."""
+    """The weights of a new generator: normal seeds [C, width] and a perceptron width -> features.
+
+    The layers are uniform in +-1 / sqrt(width), as torch initialises linear layers. A dict of
+    tensors, so it can be part of a server state.
+    """
     bound = 1 / math.sqrt(width)  # as torch initialises linear layers
 
     def uniform(*shape: int) -> Tensor:
@@ -33,18 +37,26 @@ def init_generator(
     }
 
 
-def generate_vectors(seedling: dict[str, Tensor]) -> Tensor:
-    """The vectors [C, features] of a seedling, of any length."""
-    hidden = F.linear(seedling["seed"], seedling["hidden.weight"], seedling["hidden.bias"])
-    return F.linear(hidden.relu(), seedling["out.weight"], seedling["out.bias"])
+def generate_vectors(generator: dict[str, Tensor]) -> Tensor:
+    """Class vectors [C, features]: W_2 relu(W_1 seed_c + b_1) + b_2 for each class c.
+
+    They are not normalised.
+    """
+    hidden = F.linear(generator["seed"], generator["hidden.weight"], generator["hidden.bias"])
+    return F.linear(hidden.relu(), generator["out.weight"], generator["out.bias"])
 
 
 def train_generator(
-    seedling: dict[str, Tensor],
+    generator: dict[str, Tensor],
     batches: Iterable[B],
     loss: Callable[[dict[str, Tensor], B], Tensor],
     lr: float,
     momentum: float = 0.0,
 ) -> dict[str, Tensor]:
-    """The seedling after a step down the loss for each batch, without weight decay."""
-    return fit_model(seedling, batches, loss, SGD(lr=lr, momentum=momentum, weight_decay=0)).trained
+    """The generator after one SGD step on `loss` per batch, without weight decay.
+
+    ``loss(generator, batch)`` returns a scalar; usually it calls `generate_vectors`.
+    """
+    return fit_model(
+        generator, batches, loss, SGD(lr=lr, momentum=momentum, weight_decay=0)
+    ).trained

@@ -1,1 +1,1 @@
-"""Runs as one page to read, send around or watch: no network, no server, no JavaScript needed."""
+"""Runs as one self-contained HTML page: no network, no server, no JavaScript needed."""

@@ -1,4 +1,4 @@
-"""Small SVG drawings as text; they stretch with the page while their letters keep their size."""
+"""Charts as SVG text that stretch with the page while their labels keep their size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-COLOURS = 8  # in the style sheet, told apart by dashes when they repeat
+COLOURS = 8  # in the style sheet; dashes differ where they repeat
 DASHES = ("", "7 4", "2 4", "10 3 2 3")
-MOST_POINTS = 120  # of a curve; more than a screen shows
+MOST_POINTS = 120  # of a curve; a screen shows no more
 
 
 class CurvePoint(NamedTuple):
-    """The score after a round: the mean over seeds, the lowest and the highest seed."""
+    """The score after a round, in per cent.
+
+    The mean over seeds, and the scores of the lowest and the highest seed.
+    """
 
     round: int
     mean: float
@@ -24,7 +27,10 @@ class CurvePoint(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """One curve; `slot` chooses its colour, a thin one is of a run on its way."""
+    """One curve of a chart.
+
+    `slot` chooses its colour and dashes. A `thin` curve belongs to a run that has not finished.
+    """
 
     label: str
     slot: int
@@ -33,7 +39,10 @@ class ChartLine(NamedTuple):
 
 
 class ChartFrame(NamedTuple):
-    """What a chart's edges stand for."""
+    """The rounds and scores at the edges of a chart.
+
+    `x` and `y` convert them to positions in per cent of the drawing.
+    """
 
     first: int  # round at the left
     last: int  # round at the right
@@ -41,22 +50,29 @@ class ChartFrame(NamedTuple):
     high: float  # per cent at the top
 
     def x(self, number: int) -> str:
-        """A round's place, in per cent of the width."""
+        """The horizontal position of a round, in per cent of the width."""
         reach = self.last - self.first
         return number_text(100 * (number - self.first) / reach if reach else 50.0)
 
     def y(self, value: float) -> str:
-        """A score's place, in per cent of the height from the top."""
+        """The vertical position of a score, in per cent of the height from the top."""
         return number_text(100 * (self.high - value) / (self.high - self.low))
 
 
 def number_text(value: float) -> str:
-    """At most two decimals and no needless zeros: a small page."""
+    """A number with at most two decimals and no trailing zeros, to keep the page small.
+
+    ``number_text(12.50)`` is ``"12.5"``.
+    """
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def svg_tag(name: str, *inner: str, **attributes: object) -> Markup:
-    """An element; text and attributes are escaped, ``class_`` and ``stroke_width`` as in SVG."""
+    """An SVG or HTML element with escaped text and attributes.
+
+    Attribute names are written as Python names: ``class_`` and ``stroke_width`` become ``class``
+    and ``stroke-width``. `inner` that is Markup already is not escaped again.
+    """
     words = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
         for key, value in attributes.items()
@@ -66,7 +82,10 @@ def svg_tag(name: str, *inner: str, **attributes: object) -> Markup:
 
 
 def color_class(slot: int) -> str:
-    """The class that gives a line, a bar or a swatch its colour."""
+    """The CSS class that gives a line, a bar or a swatch its colour.
+
+    Colours repeat after eight; curves that share one differ by their dashes.
+    """
     return f"c{slot % COLOURS}"
 
 
@@ -75,7 +94,10 @@ def _dash(slot: int) -> str:
 
 
 def chart_frame(lines: Iterable[ChartLine], last: int) -> ChartFrame:
-    """Edges that hold all curves, at tens of per cent."""
+    """A frame that holds all curves, from round to round and between multiples of ten per cent.
+
+    `last` is the last round of the experiment, which may lie beyond the curves.
+    """
     points = [point for line in lines for point in line.points]
     low = 10 * math.floor(min((p.low for p in points), default=0) / 10)
     high = 10 * math.ceil(max((p.high for p in points), default=100) / 10)
@@ -85,7 +107,11 @@ def chart_frame(lines: Iterable[ChartLine], last: int) -> ChartFrame:
 
 
 def curve_chart(lines: Sequence[ChartLine], edges: ChartFrame, alt: str) -> Markup:
-    """Scores over rounds; `alt` says in words what it shows."""
+    """Scores over rounds, with bands from the lowest to the highest seed.
+
+    `alt` describes the chart in words for screen readers. The data for the page's script, which
+    shows values under the cursor, is stored in an attribute.
+    """
     thinned = [line._replace(points=_thinned(line.points)) for line in lines]
     body = [*(_band(line, edges) for line in thinned), *(_curve(line, edges) for line in thinned)]
     plot = svg_tag(
@@ -98,8 +124,10 @@ def curve_chart(lines: Sequence[ChartLine], edges: ChartFrame, alt: str) -> Mark
         overflow="visible",
     )
     drawing = svg_tag("svg", *_grid(edges), plot, class_="plot", role="img", aria_label=alt)
-    told = [[line.label, color_class(line.slot), [p[:2] for p in line.points]] for line in thinned]
-    data = json.dumps([*edges, told], separators=(",", ":"))
+    curves = [
+        [line.label, color_class(line.slot), [p[:2] for p in line.points]] for line in thinned
+    ]
+    data = json.dumps([*edges, curves], separators=(",", ":"))
     return svg_tag("div", drawing, class_="chart", data_curves=data)
 
 
@@ -147,7 +175,10 @@ def _grid(edges: ChartFrame) -> list[Markup]:
 
 
 def axis_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most about `most` whole numbers from low to high, at steps of 1, 2 or 5 times ten."""
+    """About `most` round numbers from `low` to `high`.
+
+    Steps are 1, 2 or 5 times a power of ten.
+    """
     reach = max(high - low, 1)
     power = 10 ** math.floor(math.log10(max(reach / most, 1)))
     step = next(power * n for n in (1, 2, 5, 10) if reach / (power * n) <= most)
@@ -156,7 +187,10 @@ def axis_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def score_bar(value: float, slot: int, whisker: float | None = None) -> Markup:
-    """A bar from 0 to `value` of 100, with a line from one standard deviation below to above."""
+    """A horizontal bar from 0 to `value` of 100.
+
+    `whisker`, a standard deviation, adds a line from that much below to that much above.
+    """
     drawn = [svg_tag("rect", class_=color_class(slot), width=number_text(value), height="10")]
     if whisker:
         ends = (max(0.0, value - whisker), min(100.0, value + whisker))
@@ -166,7 +200,10 @@ def score_bar(value: float, slot: int, whisker: float | None = None) -> Markup:
 
 
 def stacked_bar(parts: Mapping[str, float], slots: Mapping[str, int], longest: float) -> Markup:
-    """Parts laid end to end; `longest` is the whole width."""
+    """Bars laid end to end, one per part; `longest` is the value that fills the whole width.
+
+    `slots` gives each part its colour. Tooltips name part and bytes.
+    """
     drawn, at = [], 0.0
     for name, value in parts.items():
         width = 100 * value / longest if longest else 0.0
@@ -185,7 +222,7 @@ def stacked_bar(parts: Mapping[str, float], slots: Mapping[str, int], longest: f
 
 
 def _strip(drawn: Sequence[Markup]) -> Markup:
-    """Bars whose numbers stand beside them as text, so that readers aloud may skip the drawing."""
+    """Bars whose numbers stand beside them as text; screen readers skip the drawing."""
     return svg_tag(
         "svg",
         *drawn,
@@ -197,7 +234,10 @@ def _strip(drawn: Sequence[Markup]) -> Markup:
 
 
 def legend_swatch(slot: int, line: bool = True) -> Markup:
-    """The sign of a colour in a legend: a piece of its line, or a square."""
+    """The sample of a colour in a legend: a piece of line, or a square for bars.
+
+    Lines are dashed as their curves are.
+    """
     if not line:
         square = svg_tag("rect", class_=color_class(slot), width="14", height="12", y="1", rx="2")
         return svg_tag("svg", square, class_="swatch", width="14", height="14", aria_hidden="true")

@@ -1,4 +1,4 @@
-"""What is taken for what: each run's last model on each domain's test images."""
+"""Confusion matrices: the predictions of each run's last model on each domain's test images."""
 
 from __future__ import annotations
 
@@ -17,24 +17,30 @@ LEVELS = 8  # of colour
 MOST_NAMED = 20  # classes with names along the edges
 MOST_NUMBERED = 12  # classes with a number in each cell
 LONGEST_NAME = 10  # letters along the edges
-MOST_MISTAKES = 3  # told in words
+MOST_MISTAKES = 3  # described in words
 
 Counts = list[list[int]]  # [C, C] true class by answer
 
 
 class ConfusionMatrix(NamedTuple):
-    """The answers on one domain's test set."""
+    """The predictions on one domain's test images.
+
+    ``counts[true][predicted]`` is the number of images.
+    """
 
     domain: str
     counts: Counts
 
 
 class RunConfusion(NamedTuple):
-    """The answers of one run's last model, or why there are none."""
+    """The confusion matrices of one run, one per domain; or the reason why there are none.
+
+    `owner` names the client whose model predicted, for personal methods.
+    """
 
     classes: tuple[str, ...]
     matrices: tuple[ConfusionMatrix, ...]
-    who: str  # whose model answered, where that is not plain
+    owner: str  # the owner of the model, in personal methods
     fault: str = ""
 
 
@@ -95,33 +101,40 @@ def _answers(run: ReportRun) -> RunConfusion:
             table: Counts = counts.reshape(len(classes), len(classes)).tolist()
             matrices.append(ConfusionMatrix(domain, table))
     site, _ = opened.speaker()
-    who = f"client {site.id}'s own model" if opened.method.personal else ""
-    return RunConfusion(classes, tuple(matrices), who)
+    owner = f"client {site.id}'s own model" if opened.method.personal else ""
+    return RunConfusion(classes, tuple(matrices), owner)
 
 
 def matrix_accuracy(counts: Counts) -> float:
-    """Right answers in per cent."""
+    """The accuracy of a confusion matrix, in per cent."""
     right = sum(counts[n][n] for n in range(len(counts)))
     return 100 * right / sum(map(sum, counts))
 
 
 def frequent_mistakes(counts: Counts, classes: Sequence[str]) -> list[str]:
-    """The most frequent mistakes in words, as ``4 for 9 (12 of 30)``: 12 of 30 nines called 4."""
+    """The three most frequent mistakes, in words.
+
+    ``9 taken for 4 (12 of 30)`` means that 12 of the 30 test images of a 9 were predicted as 4.
+    """
     found = [
-        (count, true, said)
+        (count, true, predicted)
         for true, row in enumerate(counts)
-        for said, count in enumerate(row)
-        if said != true and count
+        for predicted, count in enumerate(row)
+        if predicted != true and count
     ]
     found.sort(key=lambda one: (-one[0], one[1], one[2]))
     return [
-        f"{classes[true]} taken for {classes[said]} ({count} of {sum(counts[true])})"
-        for count, true, said in found[:MOST_MISTAKES]
+        f"{classes[true]} taken for {classes[predicted]} ({count} of {sum(counts[true])})"
+        for count, true, predicted in found[:MOST_MISTAKES]
     ]
 
 
 def draw_confusion(matrix: ConfusionMatrix, classes: Sequence[str]) -> Markup:
-    """Rows are true classes, columns answers; colour and number are the share of a row."""
+    """A confusion matrix as SVG, with true classes as rows and predictions as columns.
+
+    Colours and numbers show the share of a row. Names and numbers are left out where there are too
+    many classes for them.
+    """
     size = len(classes)
     named = size <= MOST_NAMED
     longest = max(len(_short(name)) for name in classes)
@@ -158,10 +171,10 @@ def _cells(counts: Counts) -> list[Markup]:
     """One path for all cells of a colour: right answers in one hue, mistakes in another."""
     paths: dict[str, list[str]] = {}
     for true, row in enumerate(_levels(counts)):
-        for said, level in enumerate(row):
+        for predicted, level in enumerate(row):
             if level:
-                kind = f"{'right' if said == true else 'wrong'} l{level}"
-                paths.setdefault(kind, []).append(f"M{said} {true}h1v1h-1z")
+                kind = f"{'right' if predicted == true else 'wrong'} l{level}"
+                paths.setdefault(kind, []).append(f"M{predicted} {true}h1v1h-1z")
     return [svg_tag("path", class_=kind, d="".join(cells)) for kind, cells in sorted(paths.items())]
 
 
@@ -169,11 +182,13 @@ def _numbers(counts: Counts) -> list[Markup]:
     """The share of each cell in per cent of its row."""
     drawn = []
     for true, (row, levels) in enumerate(zip(counts, _levels(counts), strict=True)):
-        for said, (count, level) in enumerate(zip(row, levels, strict=True)):
+        for predicted, (count, level) in enumerate(zip(row, levels, strict=True)):
             share = round(100 * count / max(1, sum(row)))
             if share:
                 strong = {"class_": "strong"} if level > LEVELS // 2 else {}
-                drawn.append(svg_tag("text", str(share), x=said + 0.5, y=true + 0.64, **strong))
+                drawn.append(
+                    svg_tag("text", str(share), x=predicted + 0.5, y=true + 0.64, **strong)
+                )
     return drawn
 
 

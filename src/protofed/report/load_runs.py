@@ -1,4 +1,4 @@
-"""Run folders as a page needs them: finished or on their way, labelled apart, comparable."""
+"""Read run folders for a page: finished or not, with distinct labels, checked for comparability."""
 
 from __future__ import annotations
 
@@ -22,35 +22,42 @@ FILES = ("spec.json", "env.json", "partition.json", "rounds.jsonl", "scores.json
 
 
 class ReportRun(NamedTuple):
-    """One run, as far as it is."""
+    """One run with everything that the page shows of it.
+
+    A run that has not finished has no `record`; one that has just begun has no parts, environment
+    or rounds either.
+    """
 
     folder: Path
     label: str
     experiment: Experiment
     evaluations: list[Evaluation]
     rounds: list[dict[str, Any]]
-    parts: Holdings  # who holds what; empty before the run has begun
+    parts: Holdings  # the images of each client; empty before the run has begun
     world: World  # versions, and the data's fingerprints; empty before the run has begun
     record: RunRecord | None  # of a finished run
 
     @property
     def seed(self) -> int:
-        """The seed of every random stream."""
+        """The seed of its random streams."""
         return self.experiment.seed
 
     @property
     def at(self) -> int:
-        """The rounds that it has behind it."""
+        """The number of its last finished round; 0 before the first."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     @property
     def name(self) -> str:
-        """Method and seed."""
+        """Label and seed."""
         return f"{self.label}, seed {self.seed}"
 
 
 def files_stamp(folders: Sequence[Path]) -> tuple[object, ...]:
-    """Something that changes whenever a file of these runs does."""
+    """A value that changes whenever a file of these runs changes.
+
+    Compares sizes and times of the files that a page is made from; missing files are fine.
+    """
     return tuple(_changed(folder / name) for folder in folders for name in FILES)
 
 
@@ -63,7 +70,11 @@ def _changed(file: Path) -> tuple[int, int]:
 
 
 def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
-    """All runs, in the order given; those that cannot stand in one table are refused."""
+    """Read all runs, in the order given; a folder that is named twice is read once.
+
+    Runs that cannot be compared in one table raise, also if they have not finished. A method with
+    several settings gets a label for each: ``FPL (tau=0.5)``.
+    """
     distinct = list({folder.resolve(): folder for folder in folders}.values())
     experiments = [_experiment(folder) for folder in distinct]
     labels = label_experiments(experiments)
@@ -77,12 +88,15 @@ def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
 
 def _experiment(folder: Path) -> Experiment:
     if not (folder / "spec.json").exists():
-        raise ProtofedError(f"{folder} holds no run: name run folders, for example runs/*")
+        raise ProtofedError(f"{folder} is not a run folder: give run folders, for example runs/*")
     return load_spec(folder)
 
 
 def spec_texts(spec: Mapping[str, object]) -> dict[str, str]:
-    """A spec's values by dotted path, as a table shows them: ``training.lr`` -> ``0.01``."""
+    """The values of a spec by dotted path, as text for tables: ``{"training.lr": "0.01"}``.
+
+    Values other than texts are shown as JSON.
+    """
     return {
         path: value if isinstance(value, str) else json.dumps(value)
         for path, value in flatten_spec(spec).items()
@@ -105,7 +119,7 @@ def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:
 
 
 def _unfinished(run: ReportRun) -> RunRecord:
-    """A run on its way as a record without scores, so that its spec is checked like the others."""
+    """An unfinished run as a record without scores, to check its spec like the others."""
     nothing = DomainScores({})
     result = RunResult(
         run.folder, run.experiment.digest, {}, nothing, nothing, {}, None, None, (), 0.0

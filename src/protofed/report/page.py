@@ -1,4 +1,4 @@
-"""Runs in, one self-contained HTML page out, in a file or on this machine's own address."""
+"""Render runs as one self-contained HTML page, for a file or for a local web server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,12 @@ def render_report(
     rule: ScoreRule = "last_five",
     watched: bool = False,
 ) -> str:
-    """The page; a watched one asks for its next version by itself."""
+    """The HTML page about some runs.
+
+    `confusions` are the matrices by run folder; None leaves the section out. `baseline` is the
+    label of the row that others are compared with, the first by default. A `watched` page reloads
+    itself when the server has a new version. Equal runs give equal bytes.
+    """
     page = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(_file("template.html.j2"))
@@ -208,7 +213,7 @@ def _points(runs: Sequence[ReportRun], pick: Pick) -> list[CurvePoint]:
 def _confusions(
     groups: Mapping[str, Sequence[ReportRun]], found: Mapping[Path, RunConfusion]
 ) -> list[Any]:
-    """For each method its runs, the first one open: name, whose model, fault, drawings."""
+    """For each method its runs: seed, confusion, drawings."""
     return [
         (
             label,
@@ -231,13 +236,16 @@ def _drawings(confusion: RunConfusion) -> list[tuple[str, str, Markup, list[str]
     ]
 
 
-HOST = "127.0.0.1"  # never the network
-LOOK = 1.0  # seconds between two looks at the run folders
+HOST = "127.0.0.1"  # never reachable from the network
+LOOK = 1.0  # seconds between checks of the run folders
 TRIES = 50  # ports
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Holds the newest page as bytes; a request never touches the disk."""
+    """A web server on 127.0.0.1 that serves one page from memory.
+
+    Requests never touch the disk; `show` replaces the page.
+    """
 
     daemon_threads = True
 
@@ -251,17 +259,20 @@ class ReportServer(ThreadingHTTPServer):
         self.server_name, self.server_port = HOST, self.server_address[1]
 
     def show(self, page: str) -> None:
-        """Serve another version from now on."""
+        """Serve another version of the page from now on."""
         self.page = page.encode()
 
     @property
     def address(self) -> str:
-        """Where to look."""
+        """The URL of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
 
 class ReportHandler(BaseHTTPRequestHandler):
-    """Answers a GET or HEAD of ``/`` and nothing else."""
+    """Answers GET and HEAD requests for ``/``; everything else is refused.
+
+    Requests with a foreign Host header are refused too, so no other web site can read the page.
+    """
 
     server: ReportServer
     server_version, sys_version = "protofed", ""
@@ -278,7 +289,7 @@ class ReportHandler(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            # a foreign page could reach us under a name of its own
+            # another web site could reach us under its own host name
             return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         if self.path.partition("?")[0] != "/":
             return self.send_error(HTTPStatus.NOT_FOUND)
@@ -300,7 +311,10 @@ class ReportHandler(BaseHTTPRequestHandler):
 
 
 def open_server(port: int, page: str) -> ReportServer:
-    """A server on this port, or on the next free one."""
+    """Start a server on this port, or on the next free one; port 0 takes any.
+
+    Raises if the port cannot be used or 50 ports in a row are taken.
+    """
     for tried in range(port, min(port + TRIES, 65536)):
         try:
             return ReportServer(tried, page)
@@ -320,12 +334,16 @@ def watch_report(
     port: int,
     say: Callable[[str], None],
 ) -> None:
-    """Serve what `make` makes until Ctrl-C; make it again whenever `stamp` changes."""
+    """Serve the page that `make` returns until Ctrl-C, and make it again whenever `stamp` changes.
+
+    `stamp` is called once per second. If making a new page fails, the old one stays and `say` gets
+    the reason.
+    """
     seen = stamp()
     server, pause = open_server(port, make()), threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        say(f"report on {server.address} (Ctrl-C ends it)")
+        say(f"report on {server.address} (Ctrl-C stops it)")
         while True:
             pause.wait(LOOK)
             now = stamp()
@@ -344,4 +362,4 @@ def _renew(server: ReportServer, make: Callable[[], str], say: Callable[[str], N
     try:
         server.show(make())
     except (ProtofedError, OSError) as fault:
-        say(f"the page stays as it was: {fault}")
+        say(f"the page was not updated: {fault}")

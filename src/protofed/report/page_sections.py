@@ -32,13 +32,19 @@ MOST_NAMED = 4  # methods in a title
 
 
 def report_title(labels: Sequence[str], data: str) -> str:
-    """``FedAvg, FedProx and FPL on digits-mini``."""
+    """The title of the page: ``FedAvg, FedProx and FPL on digits-mini``.
+
+    More than four methods are counted instead of named.
+    """
     named = join_words(labels) if len(labels) <= MOST_NAMED else f"{len(labels)} methods"
     return f"{named} on {data}"
 
 
 def join_words(words: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Join words as in a sentence: ``a``, ``a and b``, ``a, b and c``.
+
+    No words give an empty text.
+    """
     return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + list(words[-1:]))
 
 
@@ -48,13 +54,19 @@ def _row_mean(row: MethodRow) -> float:
 
 
 def worst_domain(table: ComparisonTable, row: MethodRow) -> tuple[str, float]:
-    """The domain that a method serves worst, and its score there."""
+    """The domain on which a method scores lowest, and that score.
+
+    ``("none", 0.0)`` if no domain has a score.
+    """
     scores = {name: value.mean for name in table.domains if (value := row.cells[name])}
     return min(scores.items(), key=lambda item: item[1], default=("none", 0.0))
 
 
 def report_headline(table: ComparisonTable) -> str:
-    """What came out, in one sentence."""
+    """The main result in one sentence: the best method, its worst domain, and the margin.
+
+    A tie is called one, and a difference that may be chance is qualified as such.
+    """
     order = sorted(table.rows, key=_row_mean, reverse=True)
     best, rule = order[0], table.rule
     domain, score = worst_domain(table, best)
@@ -66,13 +78,17 @@ def report_headline(table: ComparisonTable) -> str:
     if len(level) > 1:
         return f"{join_words(level)} are level with {reached}; {best.label} does worst on {domain}."
     other = order[1] if best.label == table.baseline else best
-    who = f"{other.label}, the next one, is" if other is not best else "that is"
+    subject = f"{other.label}, the next one, is" if other is not best else "that is"
     count = f"{best.label} is the best of {len(order)} methods with {reached}; {low}"
-    return f"{count}; {who} {describe_difference(other.difference, table.baseline)}."
+    return f"{count}; {subject} {describe_difference(other.difference, table.baseline)}."
 
 
 def describe_difference(value: PairedDifference | None, baseline: str | None) -> str:
-    """``1.20 points above FedAvg (95 % interval +0.30 to +2.10)``, and what that does not show."""
+    """A difference to the baseline in words, with its interval.
+
+    ``1.20 points above FedAvg (95 % interval +0.30 to +2.10)``. Says so if the interval includes
+    zero, if there is one seed only, or if no seeds are shared.
+    """
     if value is None:
         return f"without a seed in common with {baseline}"
     side = "above" if value.mean >= 0 else "below"
@@ -85,7 +101,10 @@ def describe_difference(value: PairedDifference | None, baseline: str | None) ->
 
 
 def headline_tiles(table: ComparisonTable) -> list[tuple[str, str]]:
-    """The same in a few large numbers, each with its meaning."""
+    """The main results as a few large numbers, each with its meaning.
+
+    Best mean, worst domain of that method and, if there is a baseline, the difference to it.
+    """
     best = max(table.rows, key=_row_mean)
     domain, score = worst_domain(table, best)
     found = [
@@ -102,7 +121,7 @@ def headline_tiles(table: ComparisonTable) -> list[tuple[str, str]]:
 
 
 def progress_rows(runs: Sequence[ReportRun]) -> list[tuple[str, int, int, str]]:
-    """Of every run on its way: its name, the rounds behind it, all rounds, its newest mean."""
+    """For each unfinished run: name, rounds finished, rounds in total, and its latest score."""
     return [
         (run.name, run.at, run.experiment.rounds, _newest(run)) for run in runs if not run.record
     ]
@@ -114,36 +133,42 @@ def _newest(run: ReportRun) -> str:
 
 
 def report_notices(runs: Sequence[ReportRun]) -> list[tuple[str, str]]:
-    """What readers of the scores must know, and of which methods it is said."""
-    said: dict[str, list[str]] = {}
+    """What readers of the scores must know, each with the methods that it applies to.
+
+    The second text is empty for notices that apply to all.
+    """
+    methods: dict[str, list[str]] = {}
     labels = {run.label for run in runs if run.record}
     for run in runs:
-        star = run.experiment.method.info.caveat
-        own = [*(run.record.result.notices if run.record else ()), *([star] if star else [])]
+        caveat = run.experiment.method.info.caveat
+        own = [*(run.record.result.notices if run.record else ()), *([caveat] if caveat else [])]
         for notice in own:
-            names = said.setdefault(str(notice), [])
+            names = methods.setdefault(str(notice), [])
             names.extend([run.label] * (run.label not in names))
-    return [(text, "" if set(of) == labels else join_words(of)) for text, of in said.items()]
+    return [(text, "" if set(of) == labels else join_words(of)) for text, of in methods.items()]
 
 
 def _specs(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
-    """The spec, and that of the same method on the same data with nothing else said."""
+    """The spec, and the default spec of the same method on the same data."""
     spec = experiment.to_dict()
-    images = spec["data"]  # a folder's are taken as they are on record: it may be gone
+    images = spec["data"]  # of a folder, the recorded values: the folder may be gone
     data = images if isinstance(images["revision"], str) else {"name": images["name"]}
-    said = {"data": data, "method": {"name": spec["method"]["name"]}}
-    return spec_texts(spec), spec_texts(parse_experiment(said).to_dict())
+    given = {"data": data, "method": {"name": spec["method"]["name"]}}
+    return spec_texts(spec), spec_texts(parse_experiment(given).to_dict())
 
 
-def _said(table: Mapping[str, str]) -> dict[str, str]:
+def _without_null(table: Mapping[str, str]) -> dict[str, str]:
     return {field: value for field, value in table.items() if value != "null"}
 
 
 def changed_settings(groups: Mapping[str, Sequence[ReportRun]]) -> HtmlTable:
-    """What the runs say otherwise than the defaults; seeds stand with the runs."""
+    """The settings that differ from the defaults, without the seed.
+
+    Fields outside `method` and `public` are equal in all runs and are listed once, for "all".
+    """
     rows = []
     for place, (label, runs) in enumerate(groups.items()):
-        spec, default = (_said(table) for table in _specs(runs[0].experiment))
+        spec, default = (_without_null(table) for table in _specs(runs[0].experiment))
         for field in dict.fromkeys([*spec, *default]):
             own = field.startswith(("method.", "public."))  # the rest is the same in all runs
             differs = field != "seed" and spec.get(field) != default.get(field)
@@ -157,7 +182,10 @@ def changed_settings(groups: Mapping[str, Sequence[ReportRun]]) -> HtmlTable:
 
 
 def full_specs(groups: Mapping[str, Sequence[ReportRun]]) -> list[tuple[str, str]]:
-    """The whole spec of each method, of its first seed."""
+    """The complete spec of each method as JSON, for its first seed.
+
+    Each with a heading, to be shown folded.
+    """
     return [
         (f"{label}, seed {runs[0].seed}", json.dumps(runs[0].experiment.to_dict(), indent=2))
         for label, runs in groups.items()
@@ -165,7 +193,7 @@ def full_specs(groups: Mapping[str, Sequence[ReportRun]]) -> list[tuple[str, str
 
 
 def provenance_table(runs: Sequence[ReportRun]) -> HtmlTable:
-    """Which folders, with which digests."""
+    """The run folders with method, seed, digest and state."""
     rows = [
         [
             TableCell(str(run.folder)),
@@ -182,7 +210,10 @@ def provenance_table(runs: Sequence[ReportRun]) -> HtmlTable:
 
 
 def environment_table(runs: Sequence[ReportRun]) -> HtmlTable:
-    """Versions and data behind the runs; several values where they differ."""
+    """Versions and data fingerprints of the runs.
+
+    Values that differ between runs are listed together.
+    """
     found: dict[str, list[str]] = {}
     for run in runs:
         for key, value in spec_texts(run.world).items():
@@ -193,7 +224,10 @@ def environment_table(runs: Sequence[ReportRun]) -> HtmlTable:
 
 
 def repeat_commands(runs: Sequence[ReportRun]) -> list[str]:
-    """What to type to make each run once more."""
+    """The commands that repeat the runs, one per run folder.
+
+    Each writes to a new folder next to the old one.
+    """
     return [repeat_command(run.folder, run.experiment) for run in runs]
 
 
@@ -203,7 +237,11 @@ UP_AND_DOWN = {"up": "bytes_up", "down": "bytes_down"}
 
 
 class TableCell(NamedTuple):
-    """One cell: its text (a drawing is Markup), what it sorts by, and how it looks."""
+    """One cell of a table.
+
+    `text` may be Markup for a drawing; `key` is the number to sort by, `look` a list of CSS
+    classes, `title` a tooltip.
+    """
 
     text: str
     key: float | None = None
@@ -212,7 +250,10 @@ class TableCell(NamedTuple):
 
 
 class HtmlTable(NamedTuple):
-    """A table; the first cell of a row is the row's head."""
+    """A table with a caption and column heads; the first cell of a row is the row's head.
+
+    The template renders it; columns with sort keys can be sorted by clicking.
+    """
 
     id: str
     caption: str
@@ -220,12 +261,15 @@ class HtmlTable(NamedTuple):
     rows: list[list[TableCell]]
 
     def numeric(self, place: int) -> bool:
-        """Whether a column holds numbers."""
+        """Whether a column holds numbers, and so is aligned and sorted as such."""
         return any(row[place].key is not None for row in self.rows)
 
 
 def results_table(table: ComparisonTable) -> HtmlTable:
-    """The comparison, as every other format prints it; best and second best are marked."""
+    """The comparison of methods, as all other formats print it; best and second best are marked.
+
+    With a single method, the columns for the difference to a baseline are left out.
+    """
     rows = []
     for row in table.rows:
         cells = [TableCell(text) for text in table_row(table, row)]
@@ -243,7 +287,10 @@ def results_table(table: ComparisonTable) -> HtmlTable:
 def domain_bars(
     table: ComparisonTable, slots: Mapping[str, int]
 ) -> list[tuple[str, list[tuple[str, str, Markup]]]]:
-    """For each domain the methods: label, score, bar."""
+    """For each domain its name and one bar per method: label, score as text, drawing.
+
+    A domain that was left out of training is marked in its name.
+    """
     made = []
     for name in table.domains:
         found = [(row.label, row.cells[name]) for row in table.rows]
@@ -260,7 +307,10 @@ def domain_bars(
 
 
 def client_table(label: str, runs: Sequence[ReportRun], place: int) -> HtmlTable | None:
-    """Each client's own model on every domain, mean over seeds; none for one shared model."""
+    """The scores of each client's own model on every domain, as means over seeds.
+
+    None for methods with one model for all. `place` makes the table's id unique on the page.
+    """
     found = [run.record.result.clients for run in runs if run.record]
     tables = [table for table in found if table]
     if not tables:
@@ -281,7 +331,10 @@ def client_table(label: str, runs: Sequence[ReportRun], place: int) -> HtmlTable
 
 
 def auxiliary_table(runs: Sequence[ReportRun]) -> HtmlTable | None:
-    """The other predictors of methods that have some, after the last round."""
+    """The scores of auxiliary predictions, such as those by nearest prototype.
+
+    After the last round, a row per run and predictor. None if no method has any.
+    """
     rows, domains = [], list(runs[0].record.result.last.domains) if runs[0].record else []
     for run in runs:
         for name, scores in run.record.result.opinions.items() if run.record else ():
@@ -294,15 +347,15 @@ def auxiliary_table(runs: Sequence[ReportRun]) -> HtmlTable | None:
 def holdings_table(run: ReportRun) -> HtmlTable | None:
     """How many training images each client holds: in all, and per class where that is known.
 
-    Classes get columns of their own up to `MOST_CLASSES` of them. Sites that told only their total
-    show "kept back" in place of their number of classes. None before the run has begun.
+    Up to `MOST_CLASSES` classes get columns of their own. Sites that report only their total show
+    "kept back" in place of their number of classes. None before the run has begun.
     """
     if not run.parts:
         return None
-    told = [part["held"] for part in run.parts if not counts_kept_back(part["held"])]
-    names = sorted({name for held in told for name in held}, key=_counting)
+    known = [part["held"] for part in run.parts if not counts_kept_back(part["held"])]
+    names = sorted({name for held in known for name in held}, key=_counting)
     names = names if len(names) <= MOST_CLASSES else []
-    most = max((n for held in told for n in held.values()), default=1)
+    most = max((n for held in known for n in held.values()), default=1)
     rows = []
     for part in run.parts:
         total = sum(part["held"].values())
@@ -329,7 +382,10 @@ def _counting(name: str) -> tuple[float, str]:
 
 
 def traffic_parts(runs: Sequence[ReportRun], way: str) -> dict[str, float]:
-    """Bytes per round by part, mean over rounds and seeds."""
+    """Bytes per round by part of the messages, as means over rounds and seeds.
+
+    `way` is "up" (clients to server) or "down".
+    """
     lines = [line for run in runs for line in run.rounds]
     sums: dict[str, float] = {}
     for one in lines:
@@ -339,7 +395,10 @@ def traffic_parts(runs: Sequence[ReportRun], way: str) -> dict[str, float]:
 
 
 def traffic_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str, int]) -> HtmlTable:
-    """What crosses the wire in a round, all clients together, by part."""
+    """Bytes per round and in the whole run, by method and direction, for all clients together.
+
+    `slots` gives each part of a message its colour.
+    """
     found = {
         (label, way): traffic_parts(runs, way)
         for label, runs in groups.items()
@@ -370,7 +429,10 @@ def traffic_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str,
 
 
 def seconds_table(groups: Mapping[str, Sequence[ReportRun]], slots: Mapping[str, int]) -> HtmlTable:
-    """How long rounds take, without scoring."""
+    """Seconds per round and run, by method, without evaluation.
+
+    Bars compare the medians of the rounds; a slow first round does not distort them.
+    """
     times = {
         label: [float(line["seconds"]) for run in runs for line in run.rounds]
         for label, runs in groups.items()

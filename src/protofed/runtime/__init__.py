@@ -1,1 +1,1 @@
-"""The machine: files, processes, memory and progress; nothing here knows of learning."""
+"""The machine: files, processes, memory and progress; nothing here knows about learning."""

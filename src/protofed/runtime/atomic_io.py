@@ -1,7 +1,7 @@
 """Files that are never half written: atomic writes, checked reads, locks between processes.
 
-What changes the disk goes through `write`, `sync` and `replace`: `make faults` lets each call of
-them fail in turn. What is not finished ends in `UNFINISHED`, and nobody reads it.
+All changes to the disk go through `write_all`, `sync_file` and `rename_over`: ``make faults`` lets
+each call of them fail in turn. Unfinished files end in `UNFINISHED`, and no reader opens them.
 """
 
 from __future__ import annotations
@@ -29,31 +29,34 @@ UNFINISHED = ".tmp"
 
 
 def write_all(handle: int, content: bytes) -> None:
-    """All of some bytes into an open file."""
+    """Write all of `content` to an open file, in several system calls if needed."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
 
 
 def sync_file(handle: int) -> None:
-    """Wait until what was written lies on the disk."""
+    """Wait until what was written is on the disk (fsync)."""
     os.fsync(handle)
 
 
 def rename_over(old: Path, new: Path) -> None:
-    """Rename in one step; a file under the new name is gone in the same step."""
+    """Rename in one step; a file that had the new name disappears in the same step."""
     os.replace(old, new)
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Replace a file in one step: temporary file, fsync, rename, fsync of the folder."""
+    """Replace a file in one step: temporary file, fsync, rename, fsync of the folder.
+
+    After a crash the file has its old content or the new one, never a part of it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         with temporary.open("wb", buffering=0) as stream:
             write_all(stream.fileno(), content)
             sync_file(stream.fileno())
         rename_over(temporary, path)
-    except BaseException:  # a full disk has no room for what cannot be finished
+    except BaseException:  # on a full disk, free what cannot be finished
         with suppress(OSError):
             temporary.unlink()
         raise
@@ -61,12 +64,15 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 
 def atomic_write_json(path: Path, content: object) -> None:
-    """Plain data as indented JSON with a last newline."""
+    """Write plain data as indented JSON with a final newline; see `atomic_write`."""
     atomic_write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def append_durably(path: Path, content: bytes) -> None:
-    """Add to a file, and see it on the disk; a crash may leave the first part of `content`."""
+    """Append to a file and wait until it is on the disk.
+
+    A crash may leave only the first part of `content`, so readers must expect a cut last line.
+    """
     is_new = not path.exists()
     with path.open("ab", buffering=0) as stream:
         write_all(stream.fileno(), content)
@@ -77,7 +83,14 @@ def append_durably(path: Path, content: bytes) -> None:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A folder to write files into; it gets its name when they are all there, or never."""
+    """A folder to write files into; it gets its name when the block ends without an error.
+
+    Until then it has a temporary name. A folder that had the name is replaced; after an error
+    nothing is left behind::
+
+        with atomic_directory(run / "checkpoint") as folder:
+            atomic_write(folder / "server", content)
+    """
     made = path.with_name(f".{path.name}{UNFINISHED}")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
@@ -92,7 +105,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a folder, if there is one: whole in one step, then piece by piece."""
+    """Remove a folder if it exists: it disappears in one step, then its files are deleted."""
     if path.exists():
         doomed = path.with_name(f".{path.name}.old{UNFINISHED}")
         shutil.rmtree(doomed, ignore_errors=True)
@@ -101,12 +114,18 @@ def remove_directory(path: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a name is one that something has only until it is finished."""
+    """Whether a file name is one that files have only while they are being written.
+
+    Such files start with a dot and end in `UNFINISHED`.
+    """
     return path.name.startswith(".") and path.name.endswith(UNFINISHED)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a process that was killed did not finish; only for who has the folder alone."""
+    """Remove what a killed process left unfinished.
+
+    Only for a process that has the folder to itself: it would delete files that others are writing.
+    """
     for left in filter(is_temporary, folder.iterdir()):
         _remove(left)
 
@@ -119,7 +138,7 @@ def _remove(path: Path) -> None:
 
 
 def sync_directory(folder: Path) -> None:
-    """Make a rename or a new file in a folder outlive a crash."""
+    """Make a rename or a new file in a folder survive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         sync_file(handle)
@@ -128,12 +147,15 @@ def sync_directory(folder: Path) -> None:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A file to read from; a pipe or a device under its name is refused, as it may never end."""
+    """Open a regular file for reading; a pipe or device under its name is refused.
+
+    Reading those might never end.
+    """
     return open(path, "rb", opener=_open_regular)
 
 
 def _open_regular(path: str, flags: int) -> int:
-    handle = os.open(path, flags | os.O_NONBLOCK)  # else a pipe without a writer is waited for
+    handle = os.open(path, flags | os.O_NONBLOCK)  # or opening a pipe would wait for a writer
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a file", path)
@@ -141,13 +163,16 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_file_bytes(path: Path) -> bytes:
-    """The content of a file."""
+    """The content of a regular file; see `open_file`."""
     with open_file(path) as stream:
         return stream.read()
 
 
 def file_sha256(path: Path) -> str:
-    """The digest of a file's content."""
+    """The SHA-256 of a file's content, as hexadecimal digits.
+
+    Read in pieces, so the file need not fit into memory.
+    """
     with open_file(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

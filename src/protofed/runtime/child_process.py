@@ -19,7 +19,10 @@ from typing import NoReturn
 
 @contextmanager
 def ignore_sigint_in_children() -> Iterator[None]:
-    """Around the start of processes: they never hear Ctrl-C, and here it is heard at the end."""
+    """Block Ctrl-C in this block, so that processes started in it never receive it.
+
+    In this process, a Ctrl-C during the block takes effect at its end.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -28,18 +31,25 @@ def ignore_sigint_in_children() -> Iterator[None]:
 
 
 def exit_with_parent() -> None:
-    """In a child: let it end, whatever it is at, when its parent has ended, if need be killed."""
+    """In a child started by multiprocessing: end this process when its parent has ended.
+
+    A thread waits for the parent, so the child ends whatever it is doing, even if the parent was
+    killed.
+    """
     threading.Thread(target=_wait, daemon=True).start()
 
 
 def exit_with_pipe(life: int) -> None:
-    """In a child: let it end when the other end of a pipe, which its parent holds, is closed.
+    """In a child: end this process when the other end of a pipe, held by its parent, is closed.
 
-    If it leads a group of processes, all of these end with it.
+    The parent need not close it: the system does when the parent ends. If the child leads a process
+    group, the whole group is killed.
     """
 
     def wait() -> None:
-        os.read(life, 1)  # nobody writes: this ends when the parent has, however it did
+        os.read(
+            life, 1
+        )  # nothing is ever written: this returns when the parent has ended, however it did
         if os.getpgid(0) == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
@@ -54,7 +64,7 @@ def _wait() -> None:
         os._exit(1)
 
 
-LONGEST_END = 5.0  # seconds that a process has to end by itself
+LONGEST_END = 5.0  # seconds after which a process is killed
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -63,15 +73,21 @@ OFFLINE = {
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """The environment of processes that load Flower: nothing leaves this machine for its makers."""
+    """The environment for processes that load Flower: no telemetry, update checks or installations.
+
+    `home` is where Flower keeps its files.
+    """
     return {**os.environ, **OFFLINE, "FLWR_HOME": str(home / "flwr")}
 
 
 def stop_on_sigterm() -> None:
-    """Let SIGTERM end this process as a normal exit would, so that what it holds is closed."""
+    """Let SIGTERM end this process like a normal exit.
+
+    Context managers then close what they hold; a second SIGTERM is ignored.
+    """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, stop)
@@ -80,7 +96,8 @@ def stop_on_sigterm() -> None:
 class ChildProcess:
     """A process in a group of its own that ends with this one.
 
-    What it says goes to its log; one that `speaks` says it here, and only its faults go there.
+    Its output goes to `log`. With `speaks`, only its errors go there and the rest is printed here.
+    The command's last argument is the descriptor of a pipe; it must pass that to `exit_with_pipe`.
     """
 
     def __init__(
@@ -109,11 +126,11 @@ class ChildProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it is still there."""
+        """Whether it has not ended yet."""
         return self.process.poll() is None
 
     def close(self) -> None:
-        """End it and all it has started, by force if need be."""
+        """End it and everything it has started, by force if needed."""
         close_children([self])
 
     def _kill(self) -> None:
@@ -126,7 +143,10 @@ class ChildProcess:
 
 
 def close_children(children: Iterable[ChildProcess], longest: float = LONGEST_END) -> None:
-    """End processes and all they have started at the same time, by force if need be."""
+    """End processes and everything they have started, all at the same time, by force if needed.
+
+    They are asked to terminate first and killed after `longest` seconds.
+    """
     every = list(children)
     for child in every:
         if child.running:

@@ -20,12 +20,19 @@ MEMORY_OF_GROUP = (
 
 
 def usable_cores() -> int:
-    """The processors that this process may use."""
+    """The number of processors that this process may use.
+
+    Fewer than the machine has, if its affinity is restricted (containers, ``taskset``).
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int:
-    """Bytes that may be taken before the machine, or this container, runs out of memory."""
+    """How many bytes this process can take before the machine, or its container, runs out.
+
+    The smallest of physical memory, what the kernel calls available, and what is left of the
+    container's limit.
+    """
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -44,16 +51,19 @@ def _read(path: str) -> str:
         return ""
 
 
-# What torch, oneDNN and C++ say of it; all of them raise a bare RuntimeError.
+# How torch, oneDNN and C++ word it; all of them raise a bare RuntimeError.
 SIGNS = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc", "bad alloc")
 ASKED = re.compile(r"tried to allocate (\d+) bytes")
 
 
 def is_out_of_memory(fault: BaseException) -> bool:
-    """Whether a fault means that there was not enough memory."""
+    """Whether an exception means that there was not enough memory.
+
+    Torch raises a bare RuntimeError for it, which is recognised by its text.
+    """
     if isinstance(fault, RuntimeError):
-        told = str(fault).lower()
-        return any(sign in told for sign in SIGNS)
+        text = str(fault).lower()
+        return any(sign in text for sign in SIGNS)
     return isinstance(fault, MemoryError) or getattr(fault, "errno", None) == errno.ENOMEM
 
 
@@ -62,7 +72,11 @@ TRAINING = "use smaller batches (training.batch), a smaller net, or fewer proces
 
 @contextmanager
 def explain_oom(whom: str, advice: str = TRAINING) -> Iterator[None]:
-    """Say of memory that runs out in here that it was `whom` who needed it, and what helps."""
+    """Turn running out of memory in this block into a `ProtofedError` with advice.
+
+    `whom` begins the text ("client 3, in round 2,") and `advice` is the hint. Other exceptions pass
+    unchanged.
+    """
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as fault:
@@ -73,14 +87,17 @@ def explain_oom(whom: str, advice: str = TRAINING) -> Iterator[None]:
         raise ProtofedError(f"{whom} ran out of memory{more}", hint=advice) from None
 
 
-# From glibc's malloc.h. Large tensors then come from the heap, and freed ones stay in it: without
-# this every step pays for fresh pages, which the kernel must fill with zeros first.
+# From glibc's malloc.h. Large tensors then come from the heap, and freed ones stay in it. Without
+# this every step pays for new pages, which the kernel must first fill with zeros.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 SETTINGS = {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26}
 
 
 def tune_malloc() -> bool:
-    """Set up glibc's allocator for training; False where there is no glibc. Changes no result."""
+    """Set up glibc's allocator for training; False if there is no glibc. Changes no result.
+
+    Freed memory is kept for the next batch instead of being returned to the system.
+    """
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""Checks for methods: ours, and those of users."""
+"""Checks for methods: built-in ones and yours."""
 
 from __future__ import annotations
 

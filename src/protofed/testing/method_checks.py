@@ -1,4 +1,4 @@
-"""`check_method`: what every method must hold, whoever wrote it."""
+"""`check_method`: what every method must satisfy, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from protofed.core.site import ClientId, RoundContext, Site
 from protofed.core.training import torch_threads
 from protofed.engines.engine import RoundEvent, expected_reply, require_replies
 from protofed.engines.local_engine import LocalEngine
-from protofed.federation.round import Mail, run_round
+from protofed.federation.round import Messages, run_round
 from protofed.testing.toy_federation import toy_sites
 
 ROUNDS = 4
 
 
 class BrokenMethodError(AssertionError):
-    """A method does not hold what the contract asks; says what, and what to do."""
+    """A method breaks the contract; the text lists every fault found and how to fix it."""
 
 
 class AuditEngine(LocalEngine[S, C]):
-    """Packs and unpacks every message, as a network would; notes inputs that `train` changed."""
+    """Serialises every message, as a network would, and records inputs that `train` changed.
+
+    Replies are decoded within the size that `Method.reply_schema` allows.
+    """
 
     def __init__(self, method: Method[S, C], sites: Mapping[ClientId, Site]):
         super().__init__(method, sites)
@@ -48,7 +51,7 @@ class AuditEngine(LocalEngine[S, C]):
         replies = require_replies(super().exchange(arrived, context))
         for client, (received, packed, state) in before.items():
             if pack_tree(arrived[client]) != received:
-                self.changed.add("train() changed its received")
+                self.changed.add("train() changed the message that it received")
             if pack_tree(state) != packed:
                 self.changed.add("train() changed the state that it was given")
         return {c: self._arrived(c, messages[c], m, context) for c, m in replies.items()}
@@ -56,13 +59,16 @@ class AuditEngine(LocalEngine[S, C]):
     def _arrived(
         self, client: ClientId, received: Message, reply: Message, context: RoundContext
     ) -> Message:
-        """A reply from its bytes, which must not be more than the method lets expect."""
+        """A reply decoded from its bytes, which must not exceed what its schema allows."""
         allowed = expected_reply(self.method, self.sites[client], client, received, context)
         return cast(Message, decode_reply(pack_tree(reply), allowed))
 
 
 class DropoutEngine(LocalEngine[S, C]):
-    """Loses the reply of one client in every exchange, another one each time."""
+    """Loses the reply of one client in every exchange, a different one each time.
+
+    A method must cope: its `merge` sees only the replies that arrived.
+    """
 
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -73,7 +79,10 @@ class DropoutEngine(LocalEngine[S, C]):
 
 
 class MethodTrial(Generic[S, C]):
-    """A method on the toy federation; each check is one method that yields what is broken."""
+    """A method on the toy federation; each check is one method that yields the faults it finds.
+
+    The trial plays four rounds when it is made; the checks compare further runs with that one.
+    """
 
     def __init__(self, method: Method[S, C]):
         self.method = method
@@ -89,7 +98,7 @@ class MethodTrial(Generic[S, C]):
         if event.refused or event.diverged:
             self.refused.append(event.reason)
 
-    def _listen(self, sent: Mail, received: Mail) -> None:
+    def _listen(self, sent: Messages, received: Messages) -> None:
         self.sent += sent.values()
         self.received += received.values()
 
@@ -99,21 +108,21 @@ class MethodTrial(Generic[S, C]):
         server: S | None = None,
         rounds: Iterable[int] = range(ROUNDS),
         who: Callable[[int], Sequence[ClientId]] | None = None,
-        tell: Callable[[Mail, Mail], None] = lambda sent, received: None,
+        tell: Callable[[Messages, Messages], None] = lambda sent, received: None,
     ) -> S:
-        """Some rounds with an engine's method, from a server state or from the start."""
+        """Run some rounds with an engine's method, from a server state or from the start."""
         method = engine.method
         now = method.init_server(self.site) if server is None else server
         for number in rounds:
             chosen = self.everyone if who is None else who(number)
-            step = RoundContext(number, ROUNDS)
-            now = run_round(method, self.site, now, engine, chosen, step, tell, self._note)
+            context = RoundContext(number, ROUNDS)
+            now = run_round(method, self.site, now, engine, chosen, context, tell, self._note)
         return now
 
     def same(self, server: S, engine: LocalEngine[S, C]) -> bool:
-        """Whether a second run ended as the first: server and every client, bit for bit."""
-        mine, theirs = (dict(sorted(e.states.items())) for e in (self.engine, engine))
-        return tree.equal(self.server, server) and tree.equal(mine, theirs)
+        """Whether a second run ended as the first did: server and every client, bit for bit."""
+        first, second = (dict(sorted(e.states.items())) for e in (self.engine, engine))
+        return tree.equal(self.server, server) and tree.equal(first, second)
 
     def finite(self) -> Iterator[str]:
         for where, state in (("server", self.server), ("client", self.engine.states)):
@@ -125,20 +134,20 @@ class MethodTrial(Generic[S, C]):
         server = self.play(engine)
         yield from sorted(engine.changed)
         if not engine.changed and not self.same(server, engine):
-            yield "another result when messages are serialised: something travels beside Message"
+            yield "serialising messages changes the result: something travels outside Message"
 
     def pure_server(self) -> Iterator[str]:
         method, site, server, engine = self.method, self.site, self.server, self.engine_copy()
-        for leg in range(method.exchanges):
-            step = RoundContext(ROUNDS, ROUNDS + 1, leg)
+        for exchange in range(method.exchanges):
+            context = RoundContext(ROUNDS, ROUNDS + 1, exchange)
             before = pack_tree(server)
-            sent = method.send(site, server, self.everyone, step)
-            replies = require_replies(engine.exchange(sent, step))
-            letters = pack_tree(replies)
-            merged = method.merge(site, server, replies, step)
+            sent = method.send(site, server, self.everyone, context)
+            replies = require_replies(engine.exchange(sent, context))
+            packed = pack_tree(replies)
+            merged = method.merge(site, server, replies, context)
             if pack_tree(server) != before:
                 yield "send() or merge() changed the server state that it was given"
-            if pack_tree(replies) != letters:
+            if pack_tree(replies) != packed:
                 yield "merge() changed the replies that it was given"
             server = merged
 
@@ -147,20 +156,18 @@ class MethodTrial(Generic[S, C]):
         product, state = self.method.publish(self.server), self.engine.state(client)
         before = pack_tree(self.server), pack_tree(product), pack_tree(state)
         for x, _ in site.eval_batches(site.train):
-            scores = {"predict()": self.method.predict(site, product, state, x)}
-            for name, table in {
-                **scores,
-                **self.method.auxiliary_predictions(site, product, state, x),
-            }.items():
-                if table.shape != (len(x), site.classes):
-                    yield f"{name} gives scores {list(table.shape)}, not [images, classes]"
-                elif table.isnan().any():
+            main = {"predict()": self.method.predict(site, product, state, x)}
+            others = self.method.auxiliary_predictions(site, product, state, x)
+            for name, scores in {**main, **others}.items():
+                if scores.shape != (len(x), site.classes):
+                    yield f"{name} gives scores {list(scores.shape)}, not [images, classes]"
+                elif scores.isnan().any():
                     yield f"{name} gives NaN"
         if (pack_tree(self.server), pack_tree(product), pack_tree(state)) != before:
-            yield "publish(), predict() or opinions() changed what it was given"
+            yield "publish(), predict() or auxiliary_predictions() changed what it was given"
 
     def engine_copy(self) -> LocalEngine[S, C]:
-        """An engine that stands where the first run ended, sharing no memory with it."""
+        """An engine in the state in which the first run ended, sharing no memory with it."""
         engine = LocalEngine(self.method, self.sites)
         engine.states = tree.clone(self.engine.states)
         return engine
@@ -181,7 +188,7 @@ class MethodTrial(Generic[S, C]):
         saved: S = unpack_tree(pack_tree(server))
         if not self.same(self.play(second, saved, range(half, ROUNDS)), second):
             yield (
-                "save, load and continue differs from an unbroken run: "
+                "a run that was saved and loaded differs from an uninterrupted one: "
                 "state must live in the server state, the client state or the message"
             )
 
@@ -212,21 +219,21 @@ class MethodTrial(Generic[S, C]):
                 return
 
     def bytes_as_documented(self) -> Iterator[str]:
-        travels = self.method.payload
-        for name, messages, told in (
-            ("up", self.received, travels.up),
-            ("down", self.sent, travels.down),
+        payload = self.method.payload
+        for name, messages, declared in (
+            ("up", self.received, payload.up),
+            ("down", self.sent, payload.down),
         ):
             found = {part for message in messages for part in message.parts}
-            if found != set(told):
+            if found != set(declared):
                 yield (
-                    f"travels.{name} says {sorted(told) or 'nothing'}, "
+                    f"payload.{name} says {sorted(declared) or 'nothing'}, "
                     f"but {sorted(found) or 'nothing'} travelled"
                 )
 
     def admitted(self) -> Iterator[str]:
         if self.refused:
-            yield f"its replies are refused ({self.refused[0]}): say in expects() how they look"
+            yield f"its replies are refused ({self.refused[0]}): describe them in reply_schema()"
 
     def own_randomness(self) -> Iterator[str]:
         before = torch.get_rng_state()
@@ -246,12 +253,21 @@ CHECKS: tuple[Callable[[MethodTrial[Any, Any]], Iterator[str]], ...] = (
     MethodTrial.client_state_moves,
     MethodTrial.bytes_as_documented,
     MethodTrial.own_randomness,
-    MethodTrial.admitted,  # last, as it looks at the rounds of all others
+    MethodTrial.admitted,  # last: it looks at the rounds of all others
 )
 
 
 def check_method(method: Method[S, C]) -> None:
-    """Run a method through all checks on a toy federation; every fault found is raised at once."""
+    """Run a method through all checks on a toy federation.
+
+    Raises a `BrokenMethodError` that lists every fault. The checks: hooks are pure, the order of
+    clients does not matter, a run can be resumed, everything travels in `Message`, lost replies and
+    absent classes do no harm, `payload` and `reply_schema` are right, and no global random numbers
+    are used. It takes a few seconds; call it in a test::
+
+        def test_my_method() -> None:
+            check_method(MyMethod(mu=0.1))
+    """
     if not isinstance(method, Method) or "__dataclass_fields__" not in vars(type(method)):
         raise BrokenMethodError(
             "give an instance of a Method subclass that is decorated with "

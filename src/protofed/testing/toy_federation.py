@@ -1,4 +1,4 @@
-"""A federation small enough to run in milliseconds, and odd enough to bring faults out.
+"""A federation small enough to run in milliseconds, and irregular enough to expose faults.
 
 Four domains, five classes of which each client lacks one, client sizes that leave a last batch
 of one, and a net with batch normalisation.
@@ -24,7 +24,7 @@ IMAGE = ImageShape(CHANNELS, SIDE)
 
 @dataclass(frozen=True)
 class NoisyPixels:
-    """Images as floats around 0; noise in training, so that a lost random stream shows."""
+    """Images as floats around 0, with noise in training, so that a wrong random stream shows."""
 
     def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
         x = self.normalize(images)
@@ -35,7 +35,10 @@ class NoisyPixels:
 
 
 def toy_net(seed: int = 0) -> Net:
-    """A small net with batch normalisation: 3 x 8 x 8 -> 12 -> 8 features -> 5 classes."""
+    """A small net with batch normalisation: 3 x 8 x 8 -> 12 -> 8 features -> 5 classes.
+
+    Its initial weights depend on `seed` alone; torch's global generator is left as it was.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(stream_seed(seed, "toy net"))
         encoder = nn.Sequential(
@@ -51,7 +54,10 @@ def toy_net(seed: int = 0) -> Net:
 
 
 def toy_data(client: ClientId, size: int) -> ArrayDataset:
-    """Noisy class patterns under a client's own colour cast; class `client` is absent."""
+    """Noisy class patterns with a colour cast per client; class number `client` is absent.
+
+    Images [size, 8, 8, 3] uint8 with labels [size], the same at every call.
+    """
     draw = rng("toy data", client)
     patterns = torch.randn(CLASSES, SIDE, SIDE, CHANNELS, generator=rng("toy patterns"))
     cast = torch.randn(CHANNELS, generator=draw)
@@ -63,7 +69,13 @@ def toy_data(client: ClientId, size: int) -> ArrayDataset:
 
 
 def toy_sites(method: AnyMethod, seed: int = 0) -> tuple[Site, dict[ClientId, Site]]:
-    """The server's site and the clients' sites of the toy federation, net adapted to `method`."""
+    """The server's site and the clients' sites of the toy federation, net adapted to `method`.
+
+    For tests of a hook alone::
+
+        server, sites = toy_sites(MyMethod())
+        batch = next(sites[0].batches(RoundContext(0, 1)))
+    """
     with torch.random.fork_rng():
         torch.manual_seed(stream_seed(seed, "adapt"))
         net = method.adapt(toy_net(seed), IMAGE)
