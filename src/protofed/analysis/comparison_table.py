@@ -28,9 +28,8 @@ class MethodRow:
     """One row of a comparison: a method, or one setting of it, over its seeds; scores in per cent.
 
     `cells` holds mean and standard deviation over seeds by domain, then under ``mean``, ``worst``
-    and
-    ``spread``; None where a domain has no test images. `difference` is the paired difference of the
-    means over domains to the baseline, None for the baseline itself.
+    and ``spread``; None where a domain has no test images. `difference` is the paired difference of
+    the means over domains to the baseline, None for the baseline itself.
     """
 
     label: str
@@ -236,8 +235,7 @@ def format_p_value(value: PairedDifference | None) -> str:
 
 
 def table_header(table: ComparisonTable) -> list[str]:
-    """The column heads: method, domains, AVG, worst, spread and, with a baseline, difference and
-    test.
+    """The column heads: method, domains, AVG, worst, spread; with a baseline, difference and test.
 
     A domain that was left out of training is marked, as ``sketch (unseen)``.
     """

@@ -17,8 +17,9 @@ FULL = "full"  # the method as it is, among its ablations
 
 
 class GridVariant(NamedTuple):
-    """One row of a table before it runs: its label, and its experiment as plain data without a
-    seed.
+    """One row of a table before it runs.
+
+    `label` names the row; `raw` is its experiment as plain data, without a seed.
     """
 
     label: str
@@ -40,8 +41,8 @@ class GridCell(NamedTuple):
 def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
     """One variant per word; a colon introduces settings of the method.
 
-    ``named_variants(["fedavg", "fpl:tau=0.05,upcr=0"], raw)`` gives the rows ``FedAvg`` and
-    ``FPL (tau=0.05,upcr=0)``, which share everything in `raw`. Equal labels are refused.
+    ``named_variants(["fedavg", "fpl:tau=0.05,upcr=0"], raw)`` gives the rows ``FedAvg`` and ``FPL
+    (tau=0.05,upcr=0)``, which share everything in `raw`. Equal labels are refused.
     """
     variants = []
     for word in words:

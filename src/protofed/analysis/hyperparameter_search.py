@@ -50,8 +50,8 @@ def run_search(
     """Run trials one after the other; yield each with its score, or with the error that ended it.
 
     `play` runs one cell and returns the score to maximise. Trials are scored on images held out
-    from the clients, never on test images. The sampler has a fixed seed and finished runs are
-    read, so an interrupted search takes the same path again.
+    from the clients, never on test images. The sampler has a fixed seed and finished runs are read,
+    so an interrupted search takes the same path again.
     """
     study = _study()
     shared = {"validation": VALIDATION, **choose_named(raw, "method", name)}

@@ -27,9 +27,7 @@ def label_experiments(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def add_settings(label: str, settings: str) -> str:
-    """A label with its settings in parentheses, ``FPL (tau=0.5)``; without settings, the label
-    alone.
-    """
+    """A label with its settings in parentheses, ``FPL (tau=0.5)``, or alone if there are none."""
     return f"{label} ({settings})" if settings else label
 
 

@@ -41,10 +41,10 @@ class PairedDifference(NamedTuple):
 
 
 def fewest_pairs(tests: int) -> int:
-    """The fewest pairs with which Wilcoxon's p can reach 0.05 after Holm's correction of `tests`
-    tests.
+    """The fewest pairs with which Wilcoxon's p can reach 0.05 after Holm's correction.
 
-    The smallest p of n pairs is 2 / 2^n: 6 pairs for one test, 7 for two, 9 for seven.
+    `tests` is the number of methods tested. The smallest p of n pairs is 2 / 2^n: 6 pairs for one
+    test, 7 for two, 9 for seven.
     """
     return math.ceil(math.log2(2 * tests / (1 - LEVEL)))
 

@@ -57,7 +57,10 @@ def run_leave_out_each(
     form: TableFormat,
     runs: Path,
 ) -> None:
-    """Run every variant once per left-out domain and print the scores on the unseen domains."""
+    """Run every variant once per left-out domain; print the scores on the unseen domains.
+
+    Finished runs are read and interrupted ones resume. If some runs fail, the exit code is 1.
+    """
     from protofed.analysis.finished_runs import read_record
     from protofed.analysis.grid import grid_cells
     from protofed.analysis.leave_one_domain_out import (
@@ -113,7 +116,10 @@ def search_with_progress(
     workers: Workers,
     runs: Path,
 ) -> None:
-    """Run a search; print each trial as it ends, then the best one as flags."""
+    """Run a search; print each trial as it ends, then the best one as flags.
+
+    A failed trial is printed with its error and skipped.
+    """
     from protofed.analysis.hyperparameter_search import parse_axis, run_search
 
     def play(cell: GridCell) -> float:
@@ -290,7 +296,10 @@ def _shared(
 
 
 class GridOptions(NamedTuple):
-    """What `compare`, `ablate` and `sweep` take alike, as it was typed."""
+    """What `compare`, `ablate` and `sweep` take alike, as it was typed.
+
+    `run_and_compare` parses it, so the three commands treat every option the same way.
+    """
 
     seeds: int
     baseline: str | None  # the label of a row, in any case

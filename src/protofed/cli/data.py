@@ -32,7 +32,10 @@ data_app = typer.Typer(
 
 @data_app.command("list", cls=PlainCommand)
 def list_data(form: FormatOption = "terminal", as_json: JsonOption = False) -> None:
-    """List every benchmark with its domains, and where its images come from."""
+    """List every benchmark with its domains, and where its images come from.
+
+    Benchmarks without images are shown with the command that downloads them.
+    """
     from protofed.cli.output import print_document
     from protofed.data.benchmarks import BENCHMARKS
     from protofed.runtime.text_tables import TableDocument, TextTable

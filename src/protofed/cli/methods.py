@@ -27,7 +27,10 @@ HEAD = ["name", "method", "family", "venue", "year", "sends up", "sends down", "
 def methods_command(
     context: typer.Context, form: FormatOption = "terminal", as_json: JsonOption = False
 ) -> None:
-    """List every method with its paper and what it sends."""
+    """List every method with its paper and what it sends.
+
+    `protofed methods show NAME` prints one method with its hyperparameters.
+    """
     if context.invoked_subcommand:
         if as_json or form != "terminal":
             word = "--json" if as_json else "--format"
@@ -65,7 +68,10 @@ def show_method(
     name: Annotated[str, typer.Argument(help="Its name, see `protofed methods`.")],
     as_json: JsonRecordOption = False,
 ) -> None:
-    """Print a method's paper, its hyperparameters and their defaults."""
+    """Print a method's paper, its hyperparameters and their defaults.
+
+    Set a hyperparameter of a run with --set method.FIELD=VALUE.
+    """
     from protofed.cli.output import print_table
     from protofed.errors import require_known_name
     from protofed.methods import METHODS

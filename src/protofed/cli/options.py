@@ -45,14 +45,20 @@ RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the 
 
 
 def chosen_format(form: TableFormat, as_json: bool) -> TableFormat:
-    """The format that ``--format`` and ``--json`` ask for; two different ones are refused."""
+    """The format that ``--format`` and ``--json`` ask for together.
+
+    ``--json`` beside another format than JSON is refused: one of them would be ignored.
+    """
     if as_json and form not in ("terminal", "json"):
         raise typer.BadParameter(f"--json means --format json: leave it out, or --format {form}")
     return "json" if as_json else form
 
 
 def parse_workers(words: str) -> Workers:
-    """The number of ``--workers``, or ``auto``."""
+    """The value of ``--workers``: a number of processes, or ``auto``.
+
+    0 means no other process: clients, or the runs of a grid, take turns in this one.
+    """
     if words.isdecimal() and int(words) <= MOST_WORKERS:
         return int(words)
     if words != "auto":
@@ -61,7 +67,10 @@ def parse_workers(words: str) -> Workers:
 
 
 def parse_rounds(flag: str, words: str) -> tuple[int, ...]:
-    """The round numbers of ``1,10,40``; `flag` names the option in the error."""
+    """The round numbers of ``1,10,40``; an empty text gives none.
+
+    `flag` names the option in the error.
+    """
     try:
         return tuple(int(word) for word in words.split(",") if word.strip())
     except ValueError:

@@ -90,7 +90,10 @@ STEPS = 100  # lines at most on a terminal, which rewrites them; a tenth of that
 
 
 def show_count_progress(what: str, done: int, total: int) -> None:
-    """A line that counts up: every per cent on a terminal, every tenth in a file."""
+    """A line on stderr that counts up: every per cent on a terminal, every tenth in a file.
+
+    Used for long work inside the library, such as decoding images.
+    """
     live = sys.stderr.isatty()
     steps = STEPS if live else STEPS // 10
     if done < total and done * steps // total == (done - 1) * steps // total:
@@ -166,7 +169,10 @@ class RunWatcher(ProgressFollower):
 
 
 class GridWatcher(ProgressFollower):
-    """Follows a grid: one bar for all runs with the time left, and one line per run that ends."""
+    """Follows a grid: one bar for all runs with the time left, and one line per run that ends.
+
+    It is the `watch` argument of `run_all`.
+    """
 
     def __init__(self) -> None:
         super().__init__("runs {task.fields[runs]}  rounds", "{task.fields[left]}")
@@ -181,14 +187,14 @@ class GridWatcher(ProgressFollower):
 
 
 def format_clock(seconds: float) -> str:
-    """A duration as ``2:03`` or ``1:02:03``."""
+    """A duration for people: ``2:03`` for two minutes and three seconds, ``1:02:03`` with hours."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def print_result(result: RunResult, form: TableFormat = "terminal") -> None:
-    """The scores by domain, the rules behind them, and where everything is stored."""
+    """Print a finished run: scores by domain, the rules behind them, and where it is stored."""
     print_document(result_document(result), form)
 
 
@@ -237,7 +243,10 @@ def format_percent(score: float | None) -> str:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], line_before: int | None = None
 ) -> None:
-    """Print a table on stdout as a terminal shows it, without notes."""
+    """Print a table on stdout as a terminal shows it.
+
+    For commands that print more than tables; `print_document` has all formats.
+    """
     table = TextTable(columns, rows, line_before=line_before)
     sys.stdout.write(terminal_table(table, _width()) + "\n")
 

@@ -88,7 +88,7 @@ def run_command(
 
 
 def show_result(result: RunResult, form: TableFormat) -> None:
-    """The result on stdout."""
+    """Print the result of a run on stdout in one of the formats."""
     from protofed.cli.output import print_result
 
     print_result(result, form)
@@ -127,7 +127,7 @@ def _experiment_from_flags(
 
 
 def split_commas(words: str | None) -> str | list[str] | None:
-    """A name as it is, and ``a,b`` as a list."""
+    """A name as it is, and ``a,b`` as a list of names, for options that take both."""
     return words.split(",") if words and "," in words else words
 
 
@@ -155,7 +155,10 @@ def raw_spec(
 def run_with_progress(
     experiment: Experiment, folder: Path, again: bool, keep: set[int], workers: Workers
 ) -> RunResult:
-    """Run with progress on stderr, or read a finished run; Ctrl-C says how to resume."""
+    """Run with progress on stderr, or read a finished run.
+
+    Ctrl-C ends with exit code 130 and a line on how to resume.
+    """
     from protofed.cli.output import RunWatcher
     from protofed.experiment.run_folder import RunDir
     from protofed.experiment.runner import run

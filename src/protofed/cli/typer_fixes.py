@@ -51,8 +51,8 @@ class SeveralValues(PlainCommand):
 def option_flag(name: str, value: str = "") -> str:
     """An option of an error's hint as the user types it.
 
-    ``out`` becomes ``--out``; ``training.epochs`` with the value 1 becomes
-    ``--set training.epochs=1``.
+    ``out`` becomes ``--out``; ``training.epochs`` with the value 1 becomes ``--set
+    training.epochs=1``.
     """
     if "." in name:
         return f"--set {name}={value}" if value else f"--set {name}=..."

@@ -27,7 +27,10 @@ NAME = "round-"
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint on disk: the state after `round` finished rounds."""
+    """A checkpoint on disk: the state after `round` finished rounds.
+
+    The folder holds the server's state, the clients' private states and a manifest.
+    """
 
     round: int
     folder: Path

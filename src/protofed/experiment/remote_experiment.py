@@ -26,8 +26,9 @@ DEFAULTS = ("side", "channels", "pad", "flip")
 
 
 class FederationRecord(TypedDict):
-    """The shape of ``federation.json``: the name of a run at its sites, and what each site
-    described.
+    """The shape of ``federation.json``, which a run across machines has in its folder.
+
+    `run` is its name at the sites; `offers` is what each site described when the run began.
     """
 
     run: str
@@ -38,7 +39,10 @@ FEDERATION = TypeAdapter(FederationRecord)
 
 
 def is_remote(experiment: Experiment) -> bool:
-    """Whether the images of an experiment are at the sites of a federation, not on this machine."""
+    """Whether the images of an experiment are at the sites of a federation.
+
+    Such an experiment can be submitted, but not run or scored on this machine alone.
+    """
     return experiment.data.name == PLACE
 
 

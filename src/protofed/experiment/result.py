@@ -19,9 +19,7 @@ ScoreRule = Literal["last_five", "last"]  # mean of the last five evaluations, o
 
 
 def mark_unseen(domain: str, unseen: str | None) -> str:
-    """A domain's name for a table; the domain that no client trained on becomes ``NAME
-    (unseen)``.
-    """
+    """A domain's name for a table, ``NAME (unseen)`` if no client trained on it."""
     return f"{domain} (unseen)" if domain == unseen else domain
 
 
@@ -70,12 +68,18 @@ class RunResult:
 
 
 def read_result(folder: RunDir) -> RunResult:
-    """Read the result of a finished run from its folder; damaged or swapped files are refused."""
+    """Read the result of a finished run from its folder.
+
+    Damaged files, and scores or a spec that the run did not write, are refused.
+    """
     return make_result(folder, check_finished(folder))
 
 
 def check_finished(folder: RunDir) -> DoneRecord:
-    """Return the content of ``done`` if the spec and the scores are those that the run wrote."""
+    """Return the content of ``done`` if spec and scores are those that the run wrote.
+
+    Files that were edited or swapped are an error that says what to do.
+    """
     done = run_records.read_record_file(run_records.DONE, folder.done)
     if done["digest"] != folder.digest():
         raise ProtofedError(
@@ -93,8 +97,9 @@ def check_finished(folder: RunDir) -> DoneRecord:
 
 
 def read_evaluations(folder: RunDir) -> list[Evaluation]:
-    """All evaluations of a run so far, oldest first; every command that shows scores reads them
-    here.
+    """All evaluations of a run so far, oldest first.
+
+    Every command that shows scores reads them here.
 
     The scores of a finished run must be those that it wrote. Rounds out of order, or scores on
     different domains, are reported as damage.
@@ -122,7 +127,10 @@ def _without_scores(folder: RunDir) -> ProtofedError:
 
 
 def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
-    """Make the result of a run that is finished, or is about to be marked as finished."""
+    """Make the result of a run that is finished, or is about to be marked as finished.
+
+    `done` is the content of the file of that name. Missing rounds are reported as damage.
+    """
     evaluations = read_evaluations(folder)
     if not evaluations:
         raise _without_scores(folder)

@@ -133,7 +133,10 @@ def _when(rounds: list[int]) -> str:
 
 
 def check_min_clients(experiment: Experiment, asked: int) -> None:
-    """Refuse a run that asks fewer clients per round (`asked`) than ``min_clients`` replies."""
+    """Refuse a run whose rounds could never have enough replies.
+
+    `asked` clients take part in a round; ``min_clients`` replies are needed.
+    """
     if experiment.min_clients > asked:
         raise ProtofedError(
             f"min_clients: {experiment.min_clients} replies are needed, but a round asks {asked} "

@@ -209,7 +209,10 @@ class RunDir:
 
 
 def check_is_run(folder: Path) -> None:
-    """Stop with an error if a folder is not a run; name the runs inside it, if there are any."""
+    """Stop with an error if a folder is not a run.
+
+    If it contains runs, the error names some of them: a parent folder is the usual slip.
+    """
     if not folder.is_dir():
         raise ProtofedError(f"{folder}: no such folder; `protofed run` begins a run")
     if not (folder / "spec.json").exists():

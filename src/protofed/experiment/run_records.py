@@ -36,7 +36,10 @@ Digest = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
 
 @with_config(ConfigDict(extra="allow", strict=True))
 class SpecRecord(TypedDict):
-    """The shape of ``spec.json``: the digest of an experiment beside its fields."""
+    """The shape of ``spec.json``: the digest of an experiment beside its fields.
+
+    The fields themselves are checked by `parse_experiment`.
+    """
 
     digest: Digest
     leave_out: NotRequired[str | None]
@@ -44,7 +47,11 @@ class SpecRecord(TypedDict):
 
 @with_config(EXACTLY)
 class DoneRecord(TypedDict):
-    """The shape of ``done``: the experiment's digest, its notices, and the digest of its scores."""
+    """The shape of ``done``, the file that marks a run as finished.
+
+    It holds the experiment's digest, what a reader must know (`notices`), and the digest of
+    ``scores.jsonl``.
+    """
 
     digest: Digest
     notices: list[str]
@@ -73,7 +80,10 @@ class KeepRecord(TypedDict):
 
 @with_config(EXACTLY)
 class ScoreTables(TypedDict):
-    """Accuracy in per cent by domain, with the mean, the worst and the spread over domains."""
+    """Accuracy in per cent by domain, with summaries over domains.
+
+    A domain without test images has None. `spread` is the standard deviation between domains.
+    """
 
     domains: dict[str, Percent]
     mean: Percent
@@ -106,8 +116,9 @@ class TrafficParts(TypedDict):
 
 @with_config(EXACTLY)
 class RoundLine(TypedDict):
-    """A line of ``rounds.jsonl``: traffic, seconds, and each client's metrics per exchange
-    (`legs`).
+    """A line of ``rounds.jsonl``: traffic and seconds of one round.
+
+    `legs` has one table per exchange, with the metrics that each client reported.
     """
 
     round: Number
@@ -146,8 +157,9 @@ LINES: dict[str, TypeAdapter[Any]] = {
 
 
 def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
-    """Read a JSON file of a run folder; a file without its shape is an error that says what to
-    do.
+    """Read a JSON file of a run folder that must have a shape.
+
+    Anything else in the file is an error that names the file, the fault and what to do.
     """
     try:
         return check_shape(shape, read_json_file(file), file)
@@ -183,12 +195,15 @@ def read_record_lines(file: Path) -> list[Line]:
 
 
 def undamaged_lines(file: Path) -> list[tuple[Line, bytes]]:
-    """The intact lines of a JSON Lines file, parsed and as bytes; damaged ones are skipped."""
+    """The intact lines of a JSON Lines file, each parsed and as bytes.
+
+    For a run that resumes: damaged lines are skipped, and their rounds are played again.
+    """
     return [(line, raw) for line, raw in _lines(file) if not isinstance(line, ProtofedError)]
 
 
 def count_damaged_lines(file: Path) -> int:
-    """How many lines of a JSON Lines file are damaged."""
+    """How many lines of a JSON Lines file are damaged; a truncated last line does not count."""
     return sum(isinstance(line, ProtofedError) for line, _ in _lines(file))
 
 

@@ -259,7 +259,10 @@ class ExperimentRun(Generic[S, C]):
 
 
 def clients_per_round(experiment: Experiment, clients: int) -> int:
-    """How many of `clients` take part in a round: the spec's share of them, at least one."""
+    """How many of `clients` take part in a round.
+
+    The share that the spec's `participation` sets, rounded, and at least one.
+    """
     return max(1, round(experiment.participation * clients))
 
 

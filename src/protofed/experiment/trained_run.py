@@ -118,7 +118,10 @@ def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
 
 
 def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
-    """Open a run for its model alone; for a federation the images are not here and not needed."""
+    """Open a run for its model alone, after its last round or after `finished` rounds.
+
+    This also opens runs of a federation, whose images are at the sites.
+    """
     check_is_run(folder)
     place, experiment = RunDir(folder), load_spec(folder)
     if place.done.exists():

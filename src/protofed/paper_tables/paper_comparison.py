@@ -212,7 +212,11 @@ Cells = list[list[str]]
 
 @dataclass(frozen=True)
 class RecipeReport:
-    """A paper's table as far as it could be run: compared parts, skipped parts, failed parts."""
+    """A paper's table as far as it could be run.
+
+    `parts` are compared, `skipped` could not run (no images), and of `failed` no run finished.
+    `faulty` tells whether any run failed.
+    """
 
     name: str
     table: PrintedTable
@@ -248,13 +252,20 @@ class RecipeReport:
 
 
 def part_header(part: PaperComparison) -> list[str]:
-    """The column heads of a part; without the sign of differences where they mean nothing."""
+    """The column heads of a part.
+
+    Whether signs agree is a column only where differences to the paper mean something.
+    """
     compared = ["same sign"] if part.comparable else []
     return ["method", "", *part.columns, f"to {part.baseline}", *compared]
 
 
 def part_rows(part: PaperComparison) -> Cells:
-    """The rows of a part: ours, the paper's and, if the scale allows it, the difference."""
+    """The rows of a part as text, as many cells as `part_header` has heads.
+
+    Each method has two rows, ours and the paper's and, if the scale allows it, a third with the
+    difference.
+    """
     return [row for line in part.lines for row in _three(part, line)]
 
 
@@ -296,7 +307,10 @@ def part_footnotes(part: PaperComparison) -> list[str]:
 
 
 def settings_by_source(values: Values) -> list[str]:
-    """One line per source (paper, public code, our choice) with the values that come from it."""
+    """One line per source (paper, public code, our choice) with the values that come from it.
+
+    ``recipe, paper: net lsa-cnn, rounds 100``; sources without values have no line.
+    """
     lines = []
     for source, name in SOURCES.items():
         mine = [f"{key} {value}" for key, (value, whose) in values.items() if whose == source]
@@ -367,7 +381,7 @@ def list_recipes() -> list[ListedRecipe]:
 
 
 def recipes_document(recipes: Sequence[ListedRecipe]) -> TableDocument:
-    """The list of recipes as a table."""
+    """The list of recipes as a table, with rough times for one core at each scale."""
     note = "times: rough estimates for one core; *: without parts whose images are not there"
     table = TextTable(HEADS, [recipe.cells() for recipe in recipes])
     return TableDocument([table], [recipe.to_dict() for recipe in recipes], notes=[note])

@@ -16,7 +16,10 @@ from protofed.spec.spec_parser import Raw
 
 
 class PaperValue(BaseModel):
-    """A piece of ``tables.json``, the printed numbers: no unknown keys, no change once read."""
+    """A piece of ``tables.json``, which holds the printed numbers.
+
+    Unknown keys are refused, and nothing changes once it is read.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +55,10 @@ class PaperErratum(PaperValue):
 
 
 class PrintedPart(PaperValue):
-    """One part (usually one benchmark) of a printed table: its columns, rows and errata."""
+    """One part, usually one benchmark, of a printed table.
+
+    `rows` are by the paper's label; `faults` lists what does not fit the rest of the table.
+    """
 
     columns: tuple[str, ...]
     rows: dict[str, PrintedRow]
@@ -64,7 +70,10 @@ class PrintedPart(PaperValue):
 
 
 class PrintedTable(PaperValue):
-    """A printed table: paper, venue, number, a caption in our words, and its parts by name."""
+    """A table of a paper: where it is printed, what it shows, and its parts by name.
+
+    The caption is in our words.
+    """
 
     paper: str
     venue: str
@@ -75,7 +84,10 @@ class PrintedTable(PaperValue):
 
 @cache
 def printed_table() -> dict[str, PrintedTable]:
-    """All printed tables by the name of their recipe, read once from ``tables.json``."""
+    """All printed tables by the name of their recipe.
+
+    Read from ``tables.json`` and checked once; later calls return the same tables.
+    """
     text = (files(__package__) / "tables.json").read_bytes()
     return TypeAdapter(dict[str, PrintedTable]).validate_json(text)
 
@@ -89,7 +101,10 @@ SOURCES: dict[Source, str] = {
 
 
 class SourcedValue(NamedTuple):
-    """A setting and where it comes from: the paper, released code, or our own choice."""
+    """A setting and its source: the paper, released code, or our own choice.
+
+    Every value of a recipe has one, so a reader can see which numbers are ours.
+    """
 
     value: Any
     source: Source
@@ -195,8 +210,9 @@ class Recipe(SourcedFields):
 
 
 def nest_values(values: Values) -> Raw:
-    """Settings by dotted name as nested tables: ``training.lr`` becomes ``{"training": {"lr":
-    ...}}``.
+    """Settings by dotted name as nested tables, without their sources.
+
+    ``training.lr`` becomes ``{"training": {"lr": ...}}``, as a spec has it.
     """
     tables: Raw = {}
     for name, (value, _) in values.items():
@@ -210,7 +226,10 @@ def nest_values(values: Values) -> Raw:
 
 @cache
 def recipe_names() -> tuple[str, ...]:
-    """The names of all recipes, in alphabetical order."""
+    """The names of all recipes, in alphabetical order.
+
+    Each is a TOML file of this package, as ``fpl-table2``.
+    """
     return tuple(
         sorted(
             file.name.removesuffix(".toml")
@@ -227,7 +246,10 @@ def read_recipe(name: str) -> Recipe:
 
 
 def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
-    """Check the tables of a recipe; an error lists every fault with the recipe's name."""
+    """Check the tables of a recipe's TOML file.
+
+    An error lists every fault with the recipe's name.
+    """
     try:
         return Recipe.model_validate({**table, "name": name})
     except ValidationError as fault:

@@ -114,8 +114,9 @@ def _smoke(raw: Raw) -> Raw:
 
 
 def missing_for_part(part: RecipePart, scale: Scale) -> str:
-    """Why a part cannot run at a scale, for example because its images are missing; empty if it
-    can.
+    """Why a part cannot run at a scale, for example for lack of images; empty if it can.
+
+    At scale ``smoke`` no real images are needed.
     """
     if part.benchmark not in BENCHMARKS:
         return f"the images of {part.benchmark} cannot be had in protofed yet"
@@ -129,7 +130,10 @@ def missing_for_part(part: RecipePart, scale: Scale) -> str:
 
 
 def choose_parts(recipe: Recipe, names: Sequence[str]) -> list[RecipePart]:
-    """The named parts of a recipe, or all of them if none is named."""
+    """The named parts of a recipe, or all of them if none is named.
+
+    An unknown name is refused with the known ones.
+    """
     return [recipe.part(name) for name in names] or list(recipe.parts)
 
 
@@ -146,7 +150,10 @@ PACE = {
 
 
 class RoundPace(NamedTuple):
-    """Seconds that one round of training and one evaluation take."""
+    """Seconds that one round of training and one evaluation take.
+
+    `run` extrapolates to a whole experiment.
+    """
 
     training: float
     scoring: float
@@ -190,8 +197,9 @@ def measured_estimate(
 
 
 def measure_pace(experiment: Experiment) -> RoundPace:
-    """Time one training batch and one evaluation block of an experiment, and extrapolate to a
-    round.
+    """Time one training batch and one evaluation block, and extrapolate to a round.
+
+    Builds the federation of the experiment, so its images must be there. Takes seconds.
     """
     with torch_threads(experiment.threads):
         federation = build_federation(experiment)

@@ -24,7 +24,10 @@ from protofed.paper_tables.run_plan import (
 
 
 class ReadyRecipe(NamedTuple):
-    """A recipe at a scale after all checks: the plans that will run, and why other parts cannot."""
+    """A recipe at a scale after all checks, ready for `run_recipe`.
+
+    `plans` are the parts that will run; `skipped` says why the others cannot.
+    """
 
     recipe: Recipe
     scale: Scale

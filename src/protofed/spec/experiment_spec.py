@@ -54,7 +54,10 @@ from protofed.spec.spec_faults import (
 
 
 def method_name(method: AnyMethod) -> str:
-    """The command-line name of a method; for a method that is not ours, its full class name."""
+    """The command-line name of a method, as ``fedavg``.
+
+    For a method that is not ours, the full name of its class.
+    """
     kind = FedAvg if type(method) is Method else type(method)  # whose defaults Method holds
     for name, known in METHODS.items():
         if kind is known:
@@ -133,7 +136,10 @@ def _known_source(name: str) -> str:
 
 
 def benchmark_of(field: str, ge: int | None = None, le: int | None = None) -> Any:
-    """A field whose default comes from the chosen benchmark, with the range of other values."""
+    """A field whose default comes from the chosen benchmark.
+
+    `field` names the attribute of the benchmark; `ge` and `le` bound other values.
+    """
     return Field(
         default_factory=lambda done: getattr(benchmark_info(done["name"]), field),
         ge=ge,

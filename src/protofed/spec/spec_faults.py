@@ -17,8 +17,9 @@ KnownFields = Mapping[str, Sequence[str]]  # by section; "" names the fields of 
 
 
 def unknown_name_error(name: str, known: Iterable[str]) -> PydanticCustomError:
-    """The fault of an unknown name inside a validator; it carries the known names for the
-    message.
+    """The fault of an unknown name, to raise inside a validator.
+
+    It carries the known names, from which `explain_faults` makes the message.
     """
     return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
 
