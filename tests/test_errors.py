@@ -7,7 +7,16 @@ import pickle
 import pytest
 
 from protofed.cli.typer_fixes import option_flag
-from protofed.errors import BusyError, DivergedError, ProtofedError
+from protofed.errors import (
+    BusyError,
+    DivergedError,
+    ProtofedError,
+    count_noun,
+    did_you_mean,
+    display_path,
+    printable_text,
+    require_known_name,
+)
 
 
 def test_a_hint_names_options_in_the_language_of_its_reader() -> None:
@@ -42,3 +51,28 @@ def test_an_error_crosses_to_another_process_whole(fault: ProtofedError) -> None
     assert str(again) == str(fault)
     assert again.hint == fault.hint
     assert vars(again) == vars(fault)
+
+
+def test_nothing_that_steers_a_terminal_is_left() -> None:
+    every = "".join(chr(code) for code in range(0x3000))
+    assert printable_text(every).isprintable()
+    plain = "".join(c for c in every if c.isprintable())
+    assert printable_text(plain) == plain
+    assert printable_text("abcdef", 3) == "abc..."
+    assert printable_text("abc", 3) == "abc"
+    assert display_path("a\nb\udcff") == "a\\nb\\xff"
+
+
+def test_a_slip_is_answered_with_the_nearest_name() -> None:
+    names = ["fedavg", "fedprox", "scaffold"]
+    assert require_known_name("method", "fedprox", names) == "fedprox"
+    with pytest.raises(ProtofedError) as caught:
+        require_known_name("method", "fedporx", names)
+    first, second = str(caught.value).splitlines()
+    assert first == "unknown method 'fedporx'; did you mean 'fedprox'?"
+    assert second == "known: fedavg, fedprox, scaffold"
+    assert did_you_mean("zzz", names) == ""
+
+
+def test_counts_have_their_nouns() -> None:
+    assert [count_noun(n, "file") for n in range(3)] == ["0 files", "1 file", "2 files"]

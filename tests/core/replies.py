@@ -48,7 +48,7 @@ def letters(name: str) -> list[Letter]:
     method = VARIANTS.get(name) or QUICK.get(name) or METHODS[name]()
     played = play(method, ROUNDS)
     found = []
-    for number, (sent, received) in enumerate(played.mail):
+    for number, (sent, received) in enumerate(played.exchanges):
         step = RoundContext(number // method.exchanges, ROUNDS, number % method.exchanges)
         for client in (0, 3):
             held = expected_reply(method, played.site, client, sent[client], step)

@@ -6,28 +6,11 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.core.rng import numpy_rng, rng, stream_seed
 from protofed.core.site import RoundContext
-from protofed.core.training import Training
 from protofed.methods.fedavg import FedAvg
 from protofed.testing import toy_sites
 
 SERVER, SITES = toy_sites(FedAvg())
-
-
-def test_streams_are_named_by_meaning() -> None:
-    assert stream_seed(1, "a") == stream_seed(1, "a")
-    keys: list[tuple[int | str, ...]] = [
-        (1, "a"),
-        (1, "b"),
-        (2, "a"),
-        ("1", "a"),
-        (1,),
-        (1, "a", 0),
-    ]
-    assert len({stream_seed(*key) for key in keys}) == len(keys)
-    assert torch.equal(torch.rand(3, generator=rng(5)), torch.rand(3, generator=rng(5)))
-    assert numpy_rng(5).random() == numpy_rng(5).random()
 
 
 def test_batches_cover_the_data_once_an_epoch_and_repeat_for_the_same_step() -> None:
@@ -41,7 +24,7 @@ def test_batches_cover_the_data_once_an_epoch_and_repeat_for_the_same_step() -> 
 
 
 @pytest.mark.parametrize("other", [RoundContext(4, 9), RoundContext(3, 9, exchange=1)])
-def test_another_round_or_leg_shuffles_otherwise(other: RoundContext) -> None:
+def test_another_round_or_exchange_shuffles_otherwise(other: RoundContext) -> None:
     one, two = (torch.cat([b.y for b in SITES[2].batches(s)]) for s in (RoundContext(3, 9), other))
     assert not torch.equal(one, two)
 
@@ -64,24 +47,7 @@ def test_zero_epochs_means_no_batch() -> None:
     assert list(SITES[0].batches(RoundContext(0, 1), epochs=0)) == []
 
 
-@pytest.mark.parametrize(
-    ("size", "how", "expected"),
-    [
-        (10, "keep", [4, 4, 2]),
-        (10, "merge", [4, 6]),
-        (10, "drop", [4, 4]),
-        (8, "merge", [4, 4]),
-        (3, "drop", [3]),  # never nothing: a client smaller than a batch still trains
-        (1, "drop", [1]),
-    ],
-)
-def test_what_becomes_of_a_short_last_batch(size: int, how: str, expected: list[int]) -> None:
-    training = Training(batch=4, last_batch=how)  # type: ignore[arg-type]
-    batches = training.batch_indices(torch.arange(size))
-    assert [len(batch) for batch in batches] == expected
-
-
-def test_run_moves_buffers_and_look_does_not() -> None:
+def test_training_mode_moves_buffers_and_evaluation_does_not() -> None:
     site, model = SITES[0], SITES[0].initial_model()
     x = next(site.batches(RoundContext(0, 1))).x
     before = tree.clone(model)
@@ -102,7 +68,7 @@ def test_a_batch_of_one_with_batch_norm_uses_the_running_statistics() -> None:
     assert tree.equal(model, before)
 
 
-def test_look_carries_no_gradient() -> None:
+def test_evaluation_carries_no_gradient() -> None:
     site, model = SITES[0], SITES[0].initial_model()
     for weight in model.weights.values():
         weight.requires_grad_()
@@ -111,7 +77,7 @@ def test_look_carries_no_gradient() -> None:
     assert site.forward_train(model, x).z.requires_grad
 
 
-def test_scan_gives_every_example_once_in_order_without_noise() -> None:
+def test_evaluation_batches_give_every_example_once_in_order_without_noise() -> None:
     site = SITES[1]
     scanned = list(site.eval_batches(site.train))
     assert torch.equal(torch.cat([y for _, y in scanned]), site.train.labels)

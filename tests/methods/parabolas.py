@@ -19,7 +19,7 @@ from protofed.core.method import AnyMethod, Method, MethodInfo, ServerState, ave
 from protofed.core.model import Model, Net, NetOutput
 from protofed.core.site import SERVER, ArrayDataset, ClientId, RoundContext, Site
 from protofed.core.training import Training
-from protofed.engines.engine import require_replies
+from protofed.engines.engine import RoundEvent, require_replies
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import Messages, run_round
 
@@ -101,9 +101,12 @@ class Parabolas:
         chosen, step = sorted(self.sites) if who is None else who, RoundContext(self.number, 1000)
         self.engine.lost = lost
         self.server = run_round(
-            self.method, self.site, self.server, self.engine, chosen, step, self._listen
+            self.method, self.site, self.server, self.engine, chosen, step, self._listen, self._note
         )
         self.number += 1
+
+    def _note(self, event: RoundEvent) -> None:
+        assert event.client in self.engine.lost, event.describe
 
     def _listen(self, sent: Messages, received: Messages) -> None:
         self.start = value(next(iter(sent.values())).model)

@@ -23,22 +23,22 @@ class Played(NamedTuple):
     sites: dict[ClientId, Site]
     server: Any
     states: dict[ClientId, Any]  # of the clients
-    mail: list[tuple[Messages, Messages]]  # what travelled down and up, leg by leg
+    exchanges: list[tuple[Messages, Messages]]  # what travelled down and up, exchange by exchange
 
     @property
     def down(self) -> list[Messages]:
-        """What the clients were sent, leg by leg."""
-        return [down for down, _ in self.mail]
+        """What the clients were sent, exchange by exchange."""
+        return [down for down, _ in self.exchanges]
 
     @property
     def up(self) -> list[Messages]:
-        """What the clients sent, leg by leg."""
-        return [up for _, up in self.mail]
+        """What the clients sent, exchange by exchange."""
+        return [up for _, up in self.exchanges]
 
     @property
-    def letters(self) -> list[Message]:
+    def messages(self) -> list[Message]:
         """Every message that travelled."""
-        return [letter for legs in self.mail for mail in legs for letter in mail.values()]
+        return [message for both in self.exchanges for some in both for message in some.values()]
 
 
 def play(
@@ -54,13 +54,15 @@ def play(
     sites = sites or toys
     called = sorted(sites) if who is None else who
     engine, server = LocalEngine(method, sites), method.init_server(site)
-    mail: list[tuple[Messages, Messages]] = []
+    exchanges: list[tuple[Messages, Messages]] = []
     for number in range(rounds):
         step = RoundContext(number, rounds if planned is None else planned)
         server = run_round(
-            method, site, server, engine, called, step, lambda *both: mail.append(both)
+            method, site, server, engine, called, step, lambda *both: exchanges.append(both)
         )
-    return Played(site, sites, server, {client: engine.state(client) for client in sites}, mail)
+    return Played(
+        site, sites, server, {client: engine.state(client) for client in sites}, exchanges
+    )
 
 
 def after(method: AnyMethod, rounds: int = 2, planned: int | None = None) -> Model:

@@ -21,7 +21,7 @@ from tests.methods.playing import after
 def one_round(
     sites: dict[ClientId, Site], site: Site
 ) -> tuple[ExchangeServer, list[tuple[Messages, Messages]]]:
-    method, mail = FedExg(), list[tuple[Messages, Messages]]()
+    method, exchanges = FedExg(), list[tuple[Messages, Messages]]()
     start = method.init_server(site)
     engine = LocalEngine(method, sites)
     server = run_round(
@@ -31,9 +31,9 @@ def one_round(
         engine,
         sorted(sites),
         RoundContext(0, 1),
-        lambda *both: mail.append(both),
+        lambda *both: exchanges.append(both),
     )
-    return server, mail
+    return server, exchanges
 
 
 def test_it_holds_the_contract() -> None:

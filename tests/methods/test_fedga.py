@@ -38,7 +38,7 @@ class Run:
         self.site, toys = toy_sites(method)
         self.engine = LocalEngine(method, sites or toys)
         self.servers: list[Any] = [method.init_server(self.site)]
-        self.mail: list[tuple[Messages, Messages]] = []
+        self.exchanges: list[tuple[Messages, Messages]] = []
         for number in range(rounds):
             self.servers.append(
                 run_round(
@@ -48,7 +48,7 @@ class Run:
                     self.engine,
                     who(number),
                     RoundContext(number, rounds),
-                    lambda *both: self.mail.append(both),
+                    lambda *both: self.exchanges.append(both),
                 )
             )
 
@@ -57,7 +57,7 @@ class Run:
         return cast(Model, self.servers[-1].model)
 
     def gaps(self, number: int) -> dict[ClientId, float]:
-        replies = self.mail[number][1]
+        replies = self.exchanges[number][1]
         return {c: cast(Tensor, r.extras["gap"]).item() for c, r in replies.items() if r.extras}
 
 
@@ -148,7 +148,10 @@ def test_a_gap_is_the_received_model_against_the_own_one_on_held_out_images(metr
             rest, held = split_site(site, 0.3)
             x = site.pixels.normalize(held.images)
             faults = []
-            for model in (run.mail[number][0][client].model, run.mail[number - 1][1][client].model):
+            for model in (
+                run.exchanges[number][0][client].model,
+                run.exchanges[number - 1][1][client].model,
+            ):
                 logits = site.forward_eval(model, x).logits
                 right = sum(
                     int(row.argmax() == y) for row, y in zip(logits, held.labels, strict=True)
@@ -156,7 +159,7 @@ def test_a_gap_is_the_received_model_against_the_own_one_on_held_out_images(metr
                 loss = F.cross_entropy(logits, held.labels).item()
                 faults.append(1 - right / len(held) if metric == "acc" else loss)
             assert gap == pytest.approx(faults[0] - faults[1], abs=1e-6)
-            assert run.mail[number][1][client].size == len(rest.train)
+            assert run.exchanges[number][1][client].size == len(rest.train)
         assert list(run.gaps(number)) == ALL
     assert method.payload.up == ("model", "gap")
 
@@ -172,7 +175,7 @@ def test_held_out_images_are_never_trained_on() -> None:
 
 def test_with_step_zero_it_is_fedavg_of_equal_voices_bit_for_bit() -> None:
     run = Run(FedGA(step=0))
-    for (_, replies), server in zip(run.mail, run.servers[1:], strict=True):
+    for (_, replies), server in zip(run.exchanges, run.servers[1:], strict=True):
         models = [reply.model for reply in replies.values()]
         assert tree.equal(server.model, tree.mean(models, [1.0] * 4))
     assert torch.equal(run.servers[-1].shares, torch.full((4,), 0.25, dtype=torch.float64))
@@ -207,7 +210,7 @@ def test_a_client_with_one_image_trains_on_it_and_tells_no_gap() -> None:
     run = Run(FedGA(), sites={**sites, 2: one})
     assert [list(run.gaps(number)) for number in range(3)] == [[], [0, 1, 3], [0, 1, 3]]
     assert run.engine.states[2] is None
-    assert run.mail[2][1][2].size == 1
+    assert run.exchanges[2][1][2].size == 1
     assert run.servers[-1].shares[2].item() == 0.25
 
 

@@ -127,11 +127,11 @@ def test_one_clients_head_is_trained_on_its_own_prototypes() -> None:
 
 def test_only_the_head_goes_down_and_only_prototypes_come_up() -> None:
     run = play(FedGH(server_epochs=1))
-    for down in (message for mail in run.down for message in mail.values()):
+    for down in (message for messages in run.down for message in messages.values()):
         assert down.parts.keys() == {"model"}
         assert set(down.model.weights) == {"head.weight", "head.bias"}
         assert down.model.buffers == {}
-    for up in (message for mail in run.up for message in mail.values()):
+    for up in (message for messages in run.up for message in messages.values()):
         assert up.parts.keys() == {"protos"}
 
 

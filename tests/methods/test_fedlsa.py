@@ -162,7 +162,9 @@ def test_seeds_live_on_from_round_to_round() -> None:
 
 def test_switched_off_there_are_no_anchors_in_round_zero() -> None:
     method = FedLSA(anchors0="off", **SMALL)
-    off, on = ([set(down[0].parts) for down, _ in play(m).mail] for m in (method, FedLSA(**SMALL)))
+    off, on = (
+        [set(down[0].parts) for down, _ in play(m).exchanges] for m in (method, FedLSA(**SMALL))
+    )
     assert off == [{"model"}, {"model", "anchors"}]
     assert on == [{"model", "anchors"}] * 2
     assert tree.equal(after(method, 1), play(FedAvg(), 1, net_of=method).server.model)

@@ -116,7 +116,7 @@ def test_all_parties_get_the_same_rows_and_each_round_draws_anew() -> None:
     run = play(FedMD(public_batch=6), 3)
     drawn = []
     for legs in (run.down[:2], run.down[2:4], run.down[4:]):
-        tables = [extra(message, "rows") for mail in legs for message in mail.values()]
+        tables = [extra(message, "rows") for messages in legs for message in messages.values()]
         assert len(tables) == 8
         assert all(torch.equal(rows, tables[0]) for rows in tables)
         assert len(tables[0].unique()) == 6

@@ -71,7 +71,9 @@ def test_every_client_gets_anothers_model_and_both_come_back() -> None:
         assert who[client] != client
         assert tree.equal(run.down[1][client].model, run.up[0][who[client]].model)
         assert run.up[1][client].parts.keys() == {"model", "other"}
-    assert all(message.parts.keys() == {"model"} for mail in run.down for message in mail.values())
+    assert all(
+        message.parts.keys() == {"model"} for messages in run.down for message in messages.values()
+    )
     assert run.server.pending_replies == {}
     assert all(tree.equal(state, Model()) for state in run.engine.states.values())
 

@@ -88,7 +88,7 @@ def test_every_owner_of_a_class_has_one_voice() -> None:
 
 def test_the_servers_prototypes_are_the_mean_over_owners_in_a_loop() -> None:
     run = play(FedProto(), 1)
-    replies = [reply.protos for reply in run.mail[0][1].values() if reply.protos is not None]
+    replies = [reply.protos for reply in run.exchanges[0][1].values() if reply.protos is not None]
     assert len(replies) == 4
     for label, vector in zip(run.server.protos.labels, run.server.protos.vectors, strict=True):
         rows = [r.vectors[r.labels == label][0] for r in replies if (r.labels == label).any()]
@@ -98,7 +98,7 @@ def test_the_servers_prototypes_are_the_mean_over_owners_in_a_loop() -> None:
 
 def test_only_prototypes_travel_when_models_stay() -> None:
     run = play(FedProto(param_avg=False), 2)
-    sent = [message for both in run.mail for mail in both for message in mail.values()]
+    sent = [message for both in run.exchanges for messages in both for message in messages.values()]
     assert {part for message in sent for part in message.parts} == {"protos"}
     assert all(message.model == Model() for message in sent)
     assert run.server.model == Model()

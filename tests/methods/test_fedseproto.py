@@ -32,15 +32,17 @@ def plain() -> Played:
 
 
 def test_domain_encoder_and_decoder_never_travel() -> None:
-    letters = plain().letters
-    names = {name for mail in letters for name in (*mail.model.weights, *mail.model.buffers)}
+    messages = plain().messages
+    names = {
+        name for message in messages for name in (*message.model.weights, *message.model.buffers)
+    }
     assert {name.split(".")[0] for name in names} == set(SHARED)
-    assert all(not mail.extras for mail in letters)
+    assert all(not message.extras for message in messages)
 
 
 def test_clients_agree_on_the_shared_parts_and_differ_in_their_own() -> None:
-    states, last = plain().states, list(plain().mail[1][0].values())  # what round 1 began with
-    assert all(tree.equal(mail.model, last[0].model) for mail in last)
+    states, last = plain().states, list(plain().exchanges[1][0].values())  # what round 1 began with
+    assert all(tree.equal(message.model, last[0].model) for message in last)
     for state in states.values():
         assert {name.split(".")[0] for name in state.weights} == set(PRIVATE)
     assert not tree.equal(states[0].only("domain"), states[1].only("domain"))
@@ -135,7 +137,7 @@ def test_before_there_are_prototypes_lambda_does_nothing() -> None:
 
 def test_prototypes_are_means_of_semantic_features_and_owners_count_alike() -> None:
     method, run = FedSeProto(), play(FedSeProto(), 1)
-    _, replies = run.mail[0]
+    _, replies = run.exchanges[0]
     vectors: dict[int, list[Tensor]] = {}
     for client, site in run.sites.items():
         whole = replies[client].model | run.states[client]
@@ -184,7 +186,7 @@ def mixed(method: FedSeProto, widths: tuple[int, int]) -> dict[ClientId, Site]:
 def test_without_averaging_only_prototypes_travel_between_different_nets() -> None:
     method = FedSeProto(param_avg=False)
     run = play(method, sites=mixed(method, (12, 12)))
-    assert {part for mail in run.letters for part in mail.parts} == {"protos"}
+    assert {part for message in run.messages for part in message.parts} == {"protos"}
     shapes = [[tuple(w.shape) for w in s.weights.values()] for s in run.states.values()]
     assert shapes[0] != shapes[1]
     assert run.server.protos.vectors.shape == (5, 12)

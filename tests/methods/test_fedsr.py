@@ -39,7 +39,7 @@ class Run:
     ):
         self.site, self.sites = toy_sites(FedSR())
         self.engine = LocalEngine(method, self.sites)
-        self.mail: list[Message] = []
+        self.messages: list[Message] = []
         server: Any = method.init_server(self.site)
         server = replace(server, model=start(server.model))
         for number in range(rounds):
@@ -50,7 +50,7 @@ class Run:
         self.model = cast(Model, server.model)
 
     def _listen(self, sent: Messages, received: Messages) -> None:
-        self.mail += [*sent.values(), *received.values()]
+        self.messages += [*sent.values(), *received.values()]
 
 
 @cache
@@ -138,7 +138,11 @@ def test_the_length_of_three_four_is_five_and_its_square_twenty_five() -> None:
 
 
 def test_references_never_travel_and_stay_with_their_client() -> None:
-    names = {name for mail in plain().mail for name in (*mail.model.weights, *mail.model.buffers)}
+    names = {
+        name
+        for message in plain().messages
+        for name in (*message.model.weights, *message.model.buffers)
+    }
     assert {name.split(".")[0] for name in names} == {"encoder", "neck", "head"}
     states = plain().engine.states
     for state in states.values():
@@ -171,7 +175,7 @@ def test_who_stays_away_keeps_its_references() -> None:
 
 def test_models_are_averaged_by_examples() -> None:
     run = Run(FedSR(), rounds=1)
-    replies = run.mail[4:]
+    replies = run.messages[4:]
     sizes = [len(run.sites[client].train) for client in ALL]
     assert tree.equal(run.model, tree.mean([reply.model for reply in replies], sizes))
 
