@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from protofed.cli.typer_fixes import option_flag
+from protofed.cli.options import option_flag
 from protofed.errors import (
     BusyError,
     DivergedError,

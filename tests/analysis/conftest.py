@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from protofed.analysis.grid import GridCell, grid_cells, named_variants
 from protofed.analysis.parallel_runs import run_all
+from protofed.analysis.sweep import GridCell, grid_cells, named_variants
 
 SHARED: dict[str, Any] = {
     "data": {"name": "digits-mini", "domains": ["optical", "print"]},

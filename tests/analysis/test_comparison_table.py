@@ -18,8 +18,8 @@ from protofed.analysis.comparison_table import (
     table_row,
 )
 from protofed.analysis.finished_runs import RunRecord, read_record
-from protofed.analysis.grid import GridCell
 from protofed.analysis.statistics import SeedSpread
+from protofed.analysis.sweep import GridCell
 from protofed.errors import ProtofedError
 from protofed.experiment.result import ScoreRule
 from protofed.federation.evaluation import DomainScores, score_rules

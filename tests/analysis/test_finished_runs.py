@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protofed.analysis.finished_runs import check_comparable, read_record
-from protofed.analysis.grid import GridCell, grid_cells, named_variants
+from protofed.analysis.sweep import GridCell, grid_cells, named_variants
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
 from tests.analysis.conftest import SHARED

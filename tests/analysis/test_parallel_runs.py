@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.analysis.grid import GridCell, grid_cells, named_variants
 from protofed.analysis.parallel_runs import GridProgress, run_all
+from protofed.analysis.sweep import GridCell, grid_cells, named_variants
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
 from tests.analysis.conftest import SHARED

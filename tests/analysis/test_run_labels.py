@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protofed.analysis.run_labels import label_experiments
+from protofed.analysis.finished_runs import label_experiments
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.analysis.grid import GridCell
+from protofed.analysis.sweep import GridCell
 from protofed.analysis.tensorboard import run_scalars, write_tensorboard
 from protofed.errors import ProtofedError
 from protofed.experiment.run_folder import RunDir

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from protofed.analysis.grid import GridCell, grid_cells, named_variants
 from protofed.analysis.parallel_runs import GridProgress, run_all
+from protofed.analysis.sweep import GridCell, grid_cells, named_variants
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import run
 from protofed.runtime.atomic_io import is_locked

@@ -9,8 +9,7 @@ import torch
 
 from protofed.cli.output import RunWatcher, print_result, print_table
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark import Benchmark, Domain
-from protofed.data.benchmark_info import BenchmarkInfo
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
 from protofed.errors import ProtofedError
 from protofed.experiment.result import RunResult
 from protofed.experiment.runner import RunProgress

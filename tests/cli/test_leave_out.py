@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.analysis.grid import GridCell
+from protofed.analysis.sweep import GridCell
 from protofed.errors import ProtofedError
 from protofed.federation.build import build_federation
 from protofed.spec.spec_parser import parse_experiment

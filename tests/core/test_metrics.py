@@ -12,7 +12,7 @@ from protofed.core.site import ArrayDataset
 from protofed.methods.fedgh import FedGH
 from protofed.methods.fedproto import FedProto
 from protofed.methods.moon import MOON
-from protofed.testing.toy_federation import toy_data
+from protofed.testing.method_checks import toy_data
 from tests.methods.playing import play
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from protofed.core import tree
 from protofed.core.model import Model, Net, model_from_net
-from protofed.testing.toy_federation import toy_net
+from protofed.testing.method_checks import toy_net
 
 
 def test_every_cut_of_a_net_is_a_partition_and_the_parts_make_the_whole() -> None:

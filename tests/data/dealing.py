@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter
 
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark import Benchmark, Domain
+from protofed.data.benchmark_info import Benchmark, Domain
 from protofed.data.partition import (
     ClientPart,
     DirichletPartition,

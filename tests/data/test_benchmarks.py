@@ -14,7 +14,7 @@ import torch
 
 from protofed.core.site import ArrayDataset
 from protofed.data import benchmarks
-from protofed.data.benchmark import Domain
+from protofed.data.benchmark_info import Domain
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.partition import DirichletPartition, EqualPartition, SharesPartition
 from protofed.errors import ProtofedError

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark import Benchmark, Domain
+from protofed.data.benchmark_info import Benchmark, Domain
 from protofed.data.diagnostics import GRADES, NEAR_BITS, Diagnosis, diagnose_benchmark
 from protofed.data.domain_shift import measure_domain_shift
 from protofed.data.folder_images import pack_folder

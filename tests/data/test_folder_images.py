@@ -15,7 +15,7 @@ from protofed.data.benchmarks import benchmark_info, load_benchmark, looks_like_
 from protofed.data.folder_images import folder_info, folder_label, pack_folder
 from protofed.data.folder_layout import StrayFile
 from protofed.errors import ProtofedError
-from protofed.runtime.progress import telling
+from protofed.runtime.console import telling
 from tests.data.pictures import CLASSES, drawing, make, spoil
 
 

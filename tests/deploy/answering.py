@@ -11,7 +11,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from protofed.deploy.site_keyring import SiteKeyring
+from protofed.deploy.keys import SiteKeyring
 
 
 @contextmanager

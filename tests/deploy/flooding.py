@@ -14,8 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.deploy.keys import make_keys
-from protofed.deploy.site_keyring import SiteKey
+from protofed.deploy.keys import SiteKey, make_keys
 from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 MANY = 1500

@@ -29,8 +29,7 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from protofed.deploy.flower_server import KeyRegistry
-from protofed.deploy.keys import make_keys
-from protofed.deploy.site_keyring import KEY, SETTLED, SIGNATURE, TIME, SiteKeyring
+from protofed.deploy.keys import KEY, SETTLED, SIGNATURE, TIME, SiteKeyring, make_keys
 from tests.deploy.odd_keys import CONTENTS, THINGS, certificate, place
 
 Headers = list[tuple[bytes, bytes]]
@@ -187,7 +186,7 @@ def test_a_key_that_is_written_over_no_longer_counts(
 
 def test_a_change_after_a_quiet_time_is_seen(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that did not change of late are not opened, and still no change is missed."""
-    monkeypatch.setattr("protofed.deploy.site_keyring.SETTLED", 50_000_000)
+    monkeypatch.setattr("protofed.deploy.keys.SETTLED", 50_000_000)
     folder = keys / "server" / "sites"
     known = SiteKeyring(folder)
     time.sleep(0.1)
@@ -252,7 +251,7 @@ def test_of_a_hundred_keys_that_have_not_changed_none_is_opened(
     time.sleep(SETTLED / 1e9 + 0.1)
     known.signed([])
     opened: list[object] = []
-    monkeypatch.setattr("protofed.deploy.site_keyring._content", opened.append)
+    monkeypatch.setattr("protofed.deploy.keys._content", opened.append)
     taken = min(timeit.repeat(lambda: known.signed([]), number=20, repeat=10)) / 20
     print(f"{taken * 1e6:.0f} microseconds")
     assert len(known.keys) == 101

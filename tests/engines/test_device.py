@@ -23,7 +23,7 @@ from protofed.core.site import SERVER, RoundContext
 from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import run_round
 from protofed.methods import METHODS
-from protofed.testing.toy_federation import toy_sites
+from protofed.testing.method_checks import toy_sites
 
 META = torch.device("meta")
 aten = torch.ops.aten

@@ -29,7 +29,7 @@ from protofed.errors import ProtofedError
 from protofed.federation.round import run_round
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
-from protofed.testing.toy_federation import toy_sites
+from protofed.testing.method_checks import toy_sites
 from tests.engines.conftest import Hire
 
 ROUNDS = 2

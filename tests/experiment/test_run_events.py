@@ -18,9 +18,8 @@ from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
 from protofed.experiment import runner
 from protofed.experiment.checkpoint import load_server_state
-from protofed.experiment.run_events import PATIENCE
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import RunProgress, run
+from protofed.experiment.runner import MOST_FAILED, RunProgress, run
 from protofed.federation.build import Federation, build_federation
 from protofed.spec.experiment_spec import Experiment
 
@@ -95,15 +94,15 @@ def test_failed_rounds_in_a_row_stop_the_run_which_can_go_on(
     with monkeypatch.context() as patched:
         lying(patched, lambda client, step: step.round >= 1)
         with pytest.raises(
-            ProtofedError, match=f"stopped after {PATIENCE} consecutive failed rounds"
+            ProtofedError, match=f"stopped after {MOST_FAILED} consecutive failed rounds"
         ) as caught:
             run(tiny(rounds=5), tmp_path / "a")
     assert "events.jsonl" in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 5
     seen: list[int] = []
     result = run(tiny(rounds=5), tmp_path / "a", lambda p: seen.append(p.round))
-    assert seen[0] == 1 + PATIENCE
-    assert f"{PATIENCE} rounds failed" in result.notices[-1]
+    assert seen[0] == 1 + MOST_FAILED
+    assert f"{MOST_FAILED} rounds failed" in result.notices[-1]
 
 
 def test_a_run_of_failed_rounds_alone_is_never_called_finished(
@@ -112,7 +111,7 @@ def test_a_run_of_failed_rounds_alone_is_never_called_finished(
     lying(monkeypatch, lambda client, step: True)
     for words in ("consecutive failed rounds", "nothing was trained"):
         with pytest.raises(ProtofedError, match=words):
-            run(tiny(rounds=PATIENCE), tmp_path / "a")
+            run(tiny(rounds=MOST_FAILED), tmp_path / "a")
     assert not RunDir(tmp_path / "a").done.exists()
 
 
@@ -188,7 +187,7 @@ def test_if_all_diverge_skipping_ends_too_and_tells_of_some(tiny: Make, tmp_path
     told: list[str] = []
     with pytest.raises(ProtofedError, match="consecutive failed rounds"):
         run(experiment, tmp_path / "a", lambda p: told.extend(p.notices if p.round == 1 else ()))
-    assert len(events(tmp_path / "a")) == PATIENCE * 6
+    assert len(events(tmp_path / "a")) == MOST_FAILED * 6
     assert [line.split(":")[1].strip() for line in told[:3]] == ["client 0", "client 1", "client 2"]
     assert told[3] == "and 2 more in this round, see events.jsonl"
     assert "0 of 5 replies are left" in told[4]

@@ -10,8 +10,8 @@ import torch
 
 from protofed import __version__
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark import Benchmark, Domain
-from protofed.federation.environment import data_fingerprints, describe_environment
+from protofed.data.benchmark_info import Benchmark, Domain
+from protofed.federation.build import data_fingerprints, describe_environment
 
 
 def images(seed: int, size: int) -> ArrayDataset:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from protofed.core import tree
-from protofed.data.benchmark import Domain
+from protofed.data.benchmark_info import Domain
 from protofed.errors import ProtofedError
 from protofed.federation import remote_sites
 from protofed.federation.build import build_federation

@@ -14,8 +14,8 @@ from protofed.core.prototypes import Prototypes
 from protofed.errors import ProtofedError
 from protofed.experiment.trained_run import open_trained_run
 from protofed.figures import draw_figure
-from protofed.figures.class_margins import MarginSeries, margin_series, margins_by_class, unit_rows
-from protofed.figures.load_models import client_prototypes
+from protofed.figures.figure_data import client_prototypes
+from protofed.figures.prototype_map import MarginSeries, margin_series, margins_by_class, unit_rows
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from protofed.core.site import ArrayDataset
 from protofed.errors import ProtofedError
 from protofed.experiment.trained_run import open_trained_run
-from protofed.figures import draw_figure, feature_maps, load_models
+from protofed.figures import draw_figure, feature_maps, figure_data
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played
 
@@ -55,10 +55,10 @@ def test_a_panel_for_each_run_and_round_shows_every_image(fedavg: Path, fedproto
 
 def test_rounds_show_the_model_of_their_time(fedavg: Path) -> None:
     run = open_trained_run(fedavg, 1)
-    tests = load_models.choose_test_images("tsne", run, None)
-    chosen = load_models.sample_images(tests, SHOWN, 0, "t-SNE")
-    expected = feature_maps.tsne_map(load_models.image_features(run, chosen), 0)
-    numbers, _ = load_models.image_groups(run, chosen, "class")
+    tests = figure_data.choose_test_images("tsne", run, None)
+    chosen = figure_data.sample_images(tests, SHOWN, 0, "t-SNE")
+    expected = feature_maps.tsne_map(figure_data.image_features(run, chosen), 0)
+    numbers, _ = figure_data.image_groups(run, chosen, "class")
     first = draw_figure("tsne", [fedavg], FigureOptions(rounds=(1, 3))).axes[0]
     ordered = torch.cat([expected[numbers == label] for label in numbers.unique()])
     assert torch.equal(places(first), ordered.double())
@@ -73,26 +73,26 @@ def test_the_same_run_gives_the_same_bytes(fedavg: Path, tmp_path: Path) -> None
 def test_colours_may_tell_domains(fedavg: Path) -> None:
     axes = draw_figure("tsne", [fedavg], FigureOptions(by="domain")).axes[0]
     assert [dots.get_label() for dots in axes.collections] == ["optical", "print"]
-    tests = load_models.choose_test_images("tsne", open_trained_run(fedavg), None)
-    chosen = load_models.sample_images(tests, SHOWN, 0, "t-SNE")
+    tests = figure_data.choose_test_images("tsne", open_trained_run(fedavg), None)
+    chosen = figure_data.sample_images(tests, SHOWN, 0, "t-SNE")
     sizes = [len(data) for data in chosen.values()]
     assert [len(dots.get_offsets()) for dots in axes.collections] == sizes  # type: ignore[arg-type]
 
 
 def test_images_are_drawn_from_all_domains_alike_and_by_seed() -> None:
     tests = {"a": numbered(100), "b": numbered(300)}
-    chosen = load_models.sample_images(tests, 200, 0)
+    chosen = figure_data.sample_images(tests, 200, 0)
     assert sum(map(len, chosen.values())) == 200
     assert 30 <= len(chosen["a"]) <= 70  # 50 are expected
     for name, data in chosen.items():
         assert data.labels.tolist() == sorted(set(data.labels.tolist())), name
     again, other = (
-        load_models.sample_images(tests, 200, 0),
-        load_models.sample_images(tests, 200, 1),
+        figure_data.sample_images(tests, 200, 0),
+        figure_data.sample_images(tests, 200, 1),
     )
     assert torch.equal(again["b"].labels, chosen["b"].labels)
     assert set(other["b"].labels.tolist()) != set(chosen["b"].labels.tolist())
-    whole = load_models.sample_images(tests, 1000, 0)
+    whole = figure_data.sample_images(tests, 1000, 0)
     assert all(torch.equal(whole[name].labels, tests[name].labels) for name in tests)
 
 

@@ -15,6 +15,7 @@ from protofed.core.model import ImageShape, Net, model_from_net
 from protofed.errors import ProtofedError
 from protofed.experiment.trained_run import open_trained_run
 from protofed.figures import draw_figure
+from protofed.figures.figure_data import choose_test_images
 from protofed.figures.gradcam import (
     explain_image,
     grad_cam,
@@ -22,10 +23,9 @@ from protofed.figures.gradcam import (
     last_convolution,
     sample_test_images,
 )
-from protofed.figures.load_models import choose_test_images
 from protofed.figures.style import FigureOptions, save_figure
 from protofed.nets import NETS, build_net
-from protofed.testing.toy_federation import CLASSES, toy_data, toy_net
+from protofed.testing.method_checks import CLASSES, toy_data, toy_net
 from tests.figures.played import Contrary, played
 
 

@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     import typer
     from typer.testing import CliRunner
 
-    from protofed.cli.plot import plot_command
+    from protofed.cli.report import plot_command
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(plot_command)

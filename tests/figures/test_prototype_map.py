@@ -12,7 +12,7 @@ from protofed.errors import ProtofedError
 from protofed.experiment.trained_run import open_trained_run
 from protofed.figures import draw_figure
 from protofed.figures.feature_maps import principal_axes
-from protofed.figures.load_models import client_prototypes
+from protofed.figures.figure_data import client_prototypes
 from protofed.figures.prototype_map import CLASSES, classes_to_show, summarize_prototypes
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.played import played

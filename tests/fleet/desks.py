@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.deploy.coordinator import SubmittedJob, coordinate_run
 from protofed.deploy.policy import SitePolicy
-from protofed.deploy.site_descriptions import parse_site_description
 from protofed.deploy.site_worker import RequestHandler
 from protofed.engines.flower_engine import (
     FlowerEngine,
@@ -26,6 +25,7 @@ from protofed.experiment.runner import ExperimentRun, RunProgress
 from protofed.federation.build import Federation
 from protofed.federation.remote_sites import (
     SiteDescription,
+    parse_site_description,
     remote_clients,
     remote_federation,
     run_description,

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.deploy.coordinator import gather_descriptions
-from protofed.deploy.site_descriptions import parse_site_description
 from protofed.engines.flower_engine import NoAnswer
 from protofed.engines.site_protocol import SiteRequest, make_refusal, make_response
 from protofed.errors import ProtofedError
-from protofed.federation.remote_sites import SiteDescription
+from protofed.federation.remote_sites import SiteDescription, parse_site_description
 from tests.fleet.desks import Known, desks, job
 from tests.fleet.odd_json import TOKENS, VALUES
 

@@ -13,9 +13,8 @@ from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.serialization import pack_tree
 from protofed.core.site import RoundContext
-from protofed.deploy.client_state_store import ClientStateStore, KeptReply
 from protofed.deploy.policy import SitePolicy
-from protofed.deploy.site_worker import RequestHandler
+from protofed.deploy.site_worker import ClientStateStore, KeptReply, RequestHandler
 from protofed.engines.site_protocol import SiteRequest
 from protofed.errors import ProtofedError
 from protofed.experiment.remote_experiment import remote_experiment

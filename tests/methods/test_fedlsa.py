@@ -18,7 +18,7 @@ from protofed.core.rng import rng
 from protofed.core.site import RoundContext, Site, TrainingBatch
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedlsa import FedLSA, FedLSAServer, UnitNorm
-from protofed.ops.prototype_generator import generate_vectors
+from protofed.ops.prototype_collection import generate_vectors
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after, is_constant, play
 

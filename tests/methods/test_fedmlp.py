@@ -15,7 +15,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedmlp import FedMLP, semantic_pull
 from protofed.methods.fedproto import FedProto
 from protofed.testing import check_method, toy_sites
-from protofed.testing.toy_federation import CLASSES
+from protofed.testing.method_checks import CLASSES
 from tests.methods.playing import after, play
 
 

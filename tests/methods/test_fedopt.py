@@ -16,7 +16,7 @@ from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedopt import FedOPT, FedOPTServer
 from protofed.testing import check_method, toy_sites
-from protofed.testing.toy_federation import toy_net
+from protofed.testing.method_checks import toy_net
 from tests.methods.playing import after
 
 STEP = RoundContext(0, 1)

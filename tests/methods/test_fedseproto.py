@@ -19,7 +19,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedseproto import PRIVATE, FedSeProto, Work, phase_batches
 from protofed.ops.prototype_collection import local_prototypes, stack_client_prototypes
 from protofed.testing import check_method, toy_sites
-from protofed.testing.toy_federation import IMAGE
+from protofed.testing.method_checks import IMAGE
 from tests.methods.playing import Played, after, play
 
 SHARED = ("encoder", "neck", "head")

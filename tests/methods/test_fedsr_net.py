@@ -18,7 +18,7 @@ from protofed.methods.fedsr import (
     gaussian_kl,
     mean_log_probability,
 )
-from protofed.testing.toy_federation import toy_net
+from protofed.testing.method_checks import toy_net
 
 
 def normal(mean: float, deviation: float) -> DiagonalNormal:

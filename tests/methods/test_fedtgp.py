@@ -12,7 +12,7 @@ from protofed.core.prototypes import Prototypes
 from protofed.core.site import RoundContext
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedtgp import FedTGP, FedTGPServer, server_loss
-from protofed.ops.prototype_generator import generate_vectors
+from protofed.ops.prototype_collection import generate_vectors
 from protofed.testing import check_method, toy_sites
 from tests.methods.playing import after, play
 

@@ -20,7 +20,7 @@ from protofed.engines.local_engine import LocalEngine
 from protofed.federation.round import run_round
 from protofed.methods import METHODS
 from protofed.testing import toy_sites
-from protofed.testing.toy_federation import CLASSES, toy_data
+from protofed.testing.method_checks import CLASSES, toy_data
 from tests.methods.test_every_method import QUICK
 
 BATCH = 4

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.rng import rng
-from protofed.ops.prototype_generator import generate_vectors, init_generator, train_generator
+from protofed.ops.prototype_collection import generate_vectors, init_generator, train_generator
 
 
 def test_vectors_grow_through_a_perceptron_with_one_hidden_layer() -> None:

@@ -24,8 +24,7 @@ from protofed.paper_tables.paper_comparison import (
     settings_by_source,
 )
 from protofed.paper_tables.recipe import PrintedPart, printed_table, read_recipe
-from protofed.paper_tables.run_plan import Scale
-from protofed.paper_tables.run_recipe import prepare_recipe
+from protofed.paper_tables.run_recipe import Scale, prepare_recipe
 from protofed.runtime.text_tables import render_document
 
 

@@ -20,7 +20,7 @@ from protofed.paper_tables.recipe import (
     read_recipe,
     recipe_names,
 )
-from protofed.paper_tables.run_plan import PACE, plan_runs
+from protofed.paper_tables.run_recipe import PACE, plan_runs
 from protofed.spec.experiment_spec import parse_method
 
 RECIPES = [read_recipe(name) for name in recipe_names()]

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     import typer
 
     from protofed.data.benchmarks import BENCHMARKS
-from protofed.analysis.grid import GridCell
+from protofed.analysis.sweep import GridCell
 from protofed.cli.reproduce import reproduce_command
 from protofed.errors import ProtofedError
 from protofed.paper_tables.recipe import recipe_names

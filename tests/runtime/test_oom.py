@@ -12,7 +12,7 @@ from protofed.core.site import Site
 from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
 from protofed.runtime.resources import explain_oom
-from protofed.testing.toy_federation import toy_data, toy_sites
+from protofed.testing.method_checks import toy_data, toy_sites
 
 
 def take_all() -> None:

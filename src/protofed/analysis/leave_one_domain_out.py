@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from protofed.analysis.comparison_table import format_spread, spread_numbers
 from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.grid import GridVariant
 from protofed.analysis.statistics import SeedSpread
+from protofed.analysis.sweep import GridVariant
 from protofed.errors import ProtofedError
 from protofed.experiment.result import RunResult, ScoreRule
 from protofed.runtime.text_tables import TableDocument, TextTable

@@ -15,7 +15,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.analysis.grid import GridCell
+from protofed.analysis.sweep import GridCell
 from protofed.errors import BusyError, ProtofedError
 from protofed.experiment.run_folder import RunDir
 from protofed.runtime.atomic_io import is_locked

@@ -13,14 +13,13 @@ from protofed.cli.data import data_app
 from protofed.cli.export import card_command, export_command, predict_command
 from protofed.cli.federation import join_command, keys_command, serve_command, submit_command
 from protofed.cli.methods import methods_app
+from protofed.cli.options import HELP, PlainCommand, SeveralValues, option_flag
 from protofed.cli.output import guard_streams, show_count_progress
-from protofed.cli.plot import plot_command
-from protofed.cli.report import report_command
+from protofed.cli.report import plot_command, report_command
 from protofed.cli.reproduce import reproduce_command
 from protofed.cli.run import resume_command, run_command
-from protofed.cli.typer_fixes import HELP, PlainCommand, SeveralValues, option_flag
 from protofed.errors import ProtofedError, printable_text
-from protofed.runtime.progress import telling
+from protofed.runtime.console import telling
 from protofed.runtime.resources import explain_oom
 
 app = typer.Typer(

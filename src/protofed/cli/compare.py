@@ -22,7 +22,7 @@ from protofed.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from protofed.analysis.grid import GridCell, GridVariant
+    from protofed.analysis.sweep import GridCell, GridVariant
     from protofed.experiment.result import RunResult, ScoreRule
     from protofed.experiment.runner import Workers
     from protofed.runtime.text_tables import TableFormat
@@ -62,13 +62,13 @@ def run_leave_out_each(
     Finished runs are read and interrupted ones resume. If some runs fail, the exit code is 1.
     """
     from protofed.analysis.finished_runs import read_record
-    from protofed.analysis.grid import grid_cells
     from protofed.analysis.leave_one_domain_out import (
         leave_each_out,
         leave_out_label,
         unseen_document,
         unseen_scores,
     )
+    from protofed.analysis.sweep import grid_cells
     from protofed.cli.output import print_document
 
     grid = grid_cells(leave_each_out(variants), seeds, runs)
@@ -120,7 +120,7 @@ def search_with_progress(
 
     A failed trial is printed with its error and skipped.
     """
-    from protofed.analysis.hyperparameter_search import parse_axis, run_search
+    from protofed.analysis.sweep import parse_axis, run_search
 
     def play(cell: GridCell) -> float:
         found = _run_or_wait(cell, workers).scores(score)
@@ -180,8 +180,8 @@ def compare_command(
     METHODS are names; a colon introduces fields of one method: fedavg fpl fpl:tau=0.05,upcr=0.
     Finished runs are not repeated; after Ctrl-C the same command resumes.
     """
-    from protofed.analysis.grid import named_variants
     from protofed.analysis.leave_one_domain_out import EACH
+    from protofed.analysis.sweep import named_variants
 
     left = None if leave_out == EACH else leave_out
     flags = {"data.name": data, "net": net, "rounds": rounds, "leave_out": left}
@@ -214,7 +214,7 @@ def ablate_command(
 
     The complete method is the last row, and the baseline of the differences.
     """
-    from protofed.analysis.grid import ablation_variants
+    from protofed.analysis.sweep import ablation_variants
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     rows = ablation_variants(method, shared)
@@ -251,7 +251,7 @@ def sweep_command(
     A --grid is scored on the test images and shows how sensitive a method is. A --search tunes the
     method, so it never sees them: it is scored on images held out from each client.
     """
-    from protofed.analysis.grid import grid_variants
+    from protofed.analysis.sweep import grid_variants
 
     shared = _shared(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     if bool(grid) == bool(ranges):
@@ -317,7 +317,7 @@ def run_and_compare(variants: Sequence[GridVariant], options: GridOptions) -> No
     """
     from protofed.analysis.comparison_table import compare_records, comparison_document
     from protofed.analysis.finished_runs import check_comparable, read_record
-    from protofed.analysis.grid import grid_cells
+    from protofed.analysis.sweep import grid_cells
     from protofed.cli.output import print_document
 
     form, workers = chosen_format(options.form, options.as_json), parse_workers(options.workers)

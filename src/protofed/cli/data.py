@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protofed.cli.options import FormatOption, JsonOption, JsonRecordOption, chosen_format
-from protofed.cli.typer_fixes import PlainCommand
+from protofed.cli.options import (
+    FormatOption,
+    JsonOption,
+    JsonRecordOption,
+    PlainCommand,
+    chosen_format,
+)
 from protofed.errors import count_noun
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from protofed.cli.options import FormatOption, JsonOption, chosen_format
-from protofed.cli.typer_fixes import option_flag
+from protofed.cli.options import FormatOption, JsonOption, chosen_format, option_flag
 from protofed.errors import ProtofedError, printable_text, render_options
 
 if TYPE_CHECKING:

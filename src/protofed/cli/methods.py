@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofed.cli.options import FormatOption, JsonOption, JsonRecordOption, chosen_format
-from protofed.cli.typer_fixes import PlainCommand
+from protofed.cli.options import (
+    FormatOption,
+    JsonOption,
+    JsonRecordOption,
+    PlainCommand,
+    chosen_format,
+)
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

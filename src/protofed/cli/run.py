@@ -102,7 +102,7 @@ def _each(
     form: TableFormat,
 ) -> None:
     """One run per domain that is left out."""
-    from protofed.analysis.grid import GridVariant
+    from protofed.analysis.sweep import GridVariant
 
     raw, _ = raw_spec(spec, assignments, flags)
     label = _experiment_from_flags(spec, assignments, flags).method.info.label

@@ -1,17 +1,42 @@
-"""A benchmark as known before any of its images is read, with its defaults."""
+"""A benchmark: what is known before any image is read, and its domains once it is in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from protofed.core.site import ArrayDataset
 from protofed.data import transforms
-from protofed.data.benchmark import Benchmark, Domain
 from protofed.data.npz_store import PUBLISHED
 from protofed.data.partition import Partition
 from protofed.errors import ProtofedError, require_known_name
+
+
+class Domain(NamedTuple):
+    """One source of images, with its own training and test part.
+
+    Both parts hold uint8 images [N, H, W, 1 or 3] and labels [N] that index the benchmark's
+    classes. All images of a domain have the same size and number of channels.
+    """
+
+    name: str
+    train: ArrayDataset
+    test: ArrayDataset
+    note: str = ""  # what a reader of its scores must know, e.g. "re-made"
+
+
+class Benchmark(NamedTuple):
+    """A named set of domains that share one list of classes, with all images in memory.
+
+    Label 0 means ``classes[0]`` in every domain. A domain may lack some of the classes.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[Domain, ...]
+
 
 Colour = tuple[float, float, float]
 

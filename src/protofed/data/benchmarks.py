@@ -11,8 +11,7 @@ import torch
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
 from protofed.data import digits_mini, npz_store, transforms
-from protofed.data.benchmark import Benchmark, Domain
-from protofed.data.benchmark_info import BenchmarkInfo
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
 from protofed.data.folder_images import FolderInfo, folder_info, folder_label, one_client_per_domain
 from protofed.data.npz_store import ArchiveInfo
 from protofed.data.partition import DirichletPartition, EqualPartition, Partition, SharesPartition

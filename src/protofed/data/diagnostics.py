@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from protofed.data.benchmark import Benchmark, Domain
-from protofed.data.benchmark_info import BenchmarkInfo
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
 from protofed.data.benchmarks import benchmark_info, source_label
 from protofed.data.domain_shift import DomainShift, gray_thumbnails, measure_domain_shift
 from protofed.data.folder_images import FolderInfo, PackedFolder

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
-from protofed.data.benchmark import Domain
+from protofed.data.benchmark_info import Domain
 from protofed.data.npz_store import Arrays, cached_arrays
 from protofed.errors import ProtofedError, require_known_name
 

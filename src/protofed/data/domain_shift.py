@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
 from protofed.data import transforms
-from protofed.data.benchmark import Benchmark
+from protofed.data.benchmark_info import Benchmark
 
 MOST_TRAIN, MOST_TEST = 1000, 1000  # images per domain
 LEAST = 10  # images per domain, in training and in test, that a probe needs

@@ -20,8 +20,7 @@ import numpy as np
 
 from protofed.core.site import holdout_size
 from protofed.data import npz_store
-from protofed.data.benchmark import Domain
-from protofed.data.benchmark_info import BenchmarkInfo
+from protofed.data.benchmark_info import BenchmarkInfo, Domain
 from protofed.data.folder_layout import FolderLayout, ImageFile, read_layout, single_domain_layout
 from protofed.data.image_decoding import DecodedImage, decode_in_parallel
 from protofed.data.npz_store import ArchiveInfo, Arrays, cache_folder, write_arrays

@@ -24,7 +24,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from protofed.data.folder_layout import ImageFile, StrayFile
 from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_parent, ignore_sigint_in_children
-from protofed.runtime.progress import telling
+from protofed.runtime.console import telling
 from protofed.runtime.resources import usable_cores
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")

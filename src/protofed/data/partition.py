@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from protofed.core.rng import numpy_rng
 from protofed.core.site import holdout_size
 from protofed.core.training import STRICT
-from protofed.data.benchmark import Benchmark
+from protofed.data.benchmark_info import Benchmark
 from protofed.errors import ProtofedError, require_known_name
 
 Rows: TypeAlias = NDArray[np.int64]  # row numbers in a domain's training part, or their labels

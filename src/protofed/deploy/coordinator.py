@@ -16,7 +16,6 @@ from protofed.core.serialization import pack_tree
 from protofed.core.training import torch_threads
 from protofed.deploy.request_judge import count_scores
 from protofed.deploy.serve import find_server
-from protofed.deploy.site_descriptions import parse_site_description
 from protofed.engines.flower_engine import (
     FlowerEngine,
     NoAnswer,
@@ -39,6 +38,7 @@ from protofed.experiment.runner import ExperimentRun, RunProgress, default_folde
 from protofed.federation.remote_sites import (
     SiteDescription,
     agreed_classes,
+    parse_site_description,
     remote_clients,
     remote_federation,
     run_description,

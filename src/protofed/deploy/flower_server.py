@@ -25,7 +25,7 @@ from protofed.deploy.flower_compat import (
     run_superlink,
     server_handlers,
 )
-from protofed.deploy.site_keyring import public_bytes, read_key_file
+from protofed.deploy.keys import public_bytes, read_key_file
 from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_pipe
 

@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from protofed.deploy.flower_server import SECRET_HEADER
-from protofed.deploy.site_keyring import SiteKeyring
+from protofed.deploy.keys import SiteKeyring
 from protofed.errors import printable_text
 
 SHAKE_SECONDS = 20  # from the connection to the end of its TLS handshake

@@ -11,7 +11,6 @@ from time import sleep as nap
 
 from protofed.data.npz_store import cache_folder
 from protofed.deploy.confine import interpreter_folders
-from protofed.deploy.console import name_some, print_line
 from protofed.deploy.policy import read_policy
 from protofed.deploy.preflight import (
     FoundImages,
@@ -31,6 +30,7 @@ from protofed.runtime.child_process import (
     flower_environment,
     stop_on_sigterm,
 )
+from protofed.runtime.console import name_some, print_line
 
 LOOK = 0.5  # seconds between two looks at the processes
 RETRY = 3.0  # seconds before a process that has ended is started again

@@ -20,11 +20,10 @@ from typing import NamedTuple
 from protofed.core.site import holdout_size
 from protofed.data.folder_images import TEST_SHARE
 from protofed.data.folder_layout import ImageFile, single_domain_layout
-from protofed.deploy.console import NETWORK, CheckLine, format_check_lines, name_some
-from protofed.deploy.keys import PORT, ServerAddress, parse_address
+from protofed.deploy.keys import PORT, ServerAddress, SiteKey, parse_address
 from protofed.deploy.policy import SitePolicy, read_policy
-from protofed.deploy.site_keyring import SiteKey
 from protofed.errors import ProtofedError, count_noun
+from protofed.runtime.console import NETWORK, CheckLine, format_check_lines, name_some
 from protofed.runtime.resources import free_memory
 
 KEY_FILES = ("ca.crt", "site.key", "site.pub", "site.json")

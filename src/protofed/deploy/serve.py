@@ -17,11 +17,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.deploy.console import print_line
 from protofed.deploy.flower_server import SECRET_FILE, SECRET_HEADER
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.atomic_io import atomic_write_json, file_lock
 from protofed.runtime.child_process import ChildProcess, flower_environment, stop_on_sigterm
+from protofed.runtime.console import print_line
 from protofed.runtime.json_files import read_json_table
 
 LOCAL = "127.0.0.1"

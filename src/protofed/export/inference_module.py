@@ -24,7 +24,7 @@ from protofed.experiment.remote_experiment import is_remote
 from protofed.experiment.result import read_evaluations, read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.trained_run import TrainedRun, open_trained_model
-from protofed.federation.environment import describe_environment
+from protofed.federation.build import describe_environment
 from protofed.runtime.json_files import parse_json
 from protofed.spec.experiment_spec import Experiment
 

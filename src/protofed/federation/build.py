@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from collections import Counter
 from dataclasses import replace
+from importlib.metadata import version
 from typing import NamedTuple
 
 import torch
@@ -12,8 +15,7 @@ from torch import Tensor
 from protofed.core.model import ImageShape, Net
 from protofed.core.rng import stream_seed
 from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, Site
-from protofed.data.benchmark import Benchmark
-from protofed.data.benchmark_info import BenchmarkInfo, Colour
+from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Colour
 from protofed.data.benchmarks import benchmark_info
 from protofed.data.partition import (
     ClientPart,
@@ -25,11 +27,35 @@ from protofed.data.partition import (
 )
 from protofed.data.transforms import ImageTransform
 from protofed.errors import ProtofedError
-from protofed.federation.environment import data_fingerprints
 from protofed.federation.notices import data_notes, left_out_note, method_warnings
 from protofed.methods import METHODS
 from protofed.nets import build_net
 from protofed.spec.experiment_spec import Experiment
+
+
+def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:
+    """SHA-256 of each domain's training and test images with their labels, by domain.
+
+    Of the arrays as the nets see them, so a change of decoding or resizing shows as well.
+    """
+    sums = {}
+    for domain in benchmark.domains:
+        digest = hashlib.sha256()
+        for part in (domain.train, domain.test):
+            digest.update(part.images.numpy().data)
+            digest.update(part.labels.numpy().data)
+        sums[domain.name] = digest.hexdigest()
+    return sums
+
+
+def describe_environment() -> dict[str, str]:
+    """The versions of Python, protofed, torch, numpy and pillow, and the platform.
+
+    Recorded in every run folder, as other versions may give other bits.
+    """
+    packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
+    return {"python": platform.python_version(), **packages, "platform": platform.platform()}
+
 
 NOTHING = ArrayDataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
 

@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.core.model import Net
 from protofed.core.site import ClientId, Site
-from protofed.data.benchmark import Benchmark
+from protofed.data.benchmark_info import Benchmark
 from protofed.data.partition import ClientPart
 from protofed.spec.experiment_spec import Experiment
 

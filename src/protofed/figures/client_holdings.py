@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from protofed.analysis.run_labels import format_value
+from protofed.analysis.finished_runs import format_value
 from protofed.data.benchmarks import benchmark_info
 from protofed.data.partition import ClientPartRecord
 from protofed.errors import ProtofedError, require_known_name

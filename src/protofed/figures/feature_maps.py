@@ -12,7 +12,7 @@ from torch import Tensor
 
 from protofed.core.rng import stream_seed
 from protofed.errors import ProtofedError
-from protofed.figures.load_models import (
+from protofed.figures.figure_data import (
     choose_test_images,
     image_features,
     image_groups,

@@ -16,7 +16,7 @@ from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
 from protofed.core.training import torch_threads
 from protofed.errors import ProtofedError
-from protofed.figures.load_models import (
+from protofed.figures.figure_data import (
     Chosen,
     choose_test_images,
     model_owner,

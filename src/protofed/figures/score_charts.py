@@ -14,15 +14,14 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
 from protofed.analysis.comparison_table import format_spread
-from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.grid import FULL
-from protofed.analysis.run_labels import add_settings
+from protofed.analysis.finished_runs import RunRecord, add_settings
 from protofed.analysis.statistics import SeedSpread
+from protofed.analysis.sweep import FULL
 from protofed.core.method import AnyMethod
 from protofed.errors import ProtofedError
 from protofed.experiment.result import read_evaluations
 from protofed.experiment.run_folder import RunDir
-from protofed.figures.run_series import (
+from protofed.figures.figure_data import (
     RunSeries,
     accuracy_spread,
     axis_label,

@@ -10,10 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from protofed.analysis.finished_runs import RunRecord
-from protofed.analysis.run_labels import format_value, short_field_name
+from protofed.analysis.finished_runs import RunRecord, format_value, short_field_name
 from protofed.errors import ProtofedError
-from protofed.figures.run_series import (
+from protofed.figures.figure_data import (
     REDEAL,
     RunSeries,
     accuracy_spread,

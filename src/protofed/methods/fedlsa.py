@@ -23,7 +23,7 @@ from protofed.core.message import Message
 from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
 from protofed.core.model import ImageShape, Model, Net
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
-from protofed.ops.prototype_generator import generate_vectors, init_generator, train_generator
+from protofed.ops.prototype_collection import generate_vectors, init_generator, train_generator
 
 
 class UnitNorm(nn.Module):

@@ -26,10 +26,12 @@ from protofed.ops.losses import prototype_mse
 from protofed.ops.prototype_collection import (
     Collect,
     fit_with_prototypes,
+    generate_vectors,
+    init_generator,
     nearest_prototype_scores,
     stack_client_prototypes,
+    train_generator,
 )
-from protofed.ops.prototype_generator import generate_vectors, init_generator, train_generator
 
 
 @tree.node

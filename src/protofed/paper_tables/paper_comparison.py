@@ -26,7 +26,7 @@ from protofed.paper_tables.recipe import (
     read_recipe,
     recipe_names,
 )
-from protofed.paper_tables.run_plan import RunPlan, Scale, rough_estimate
+from protofed.paper_tables.run_recipe import RunPlan, Scale, rough_estimate
 from protofed.runtime.text_tables import TableDocument, TextTable
 
 AVG = "AVG"

@@ -85,7 +85,7 @@ def run_confusion(run: ReportRun) -> RunConfusion:
 
 def _answers(run: ReportRun) -> RunConfusion:
     from protofed.experiment.trained_run import open_trained_run
-    from protofed.federation.environment import data_fingerprints
+    from protofed.federation.build import data_fingerprints
 
     opened = open_trained_run(run.folder)
     if data_fingerprints(opened.federation.benchmark) != run.world.get("data"):

@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.analysis.finished_runs import RunRecord, check_comparable, read_record
-from protofed.analysis.run_labels import label_experiments
+from protofed.analysis.finished_runs import (
+    RunRecord,
+    check_comparable,
+    label_experiments,
+    read_record,
+)
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
 from protofed.experiment.result import RunResult, read_evaluations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from protofed.testing.method_checks import BrokenMethodError, check_method
-from protofed.testing.toy_federation import toy_sites
+from protofed.testing.method_checks import BrokenMethodError, check_method, toy_sites
 
 __all__ = ["BrokenMethodError", "check_method", "toy_sites"]

@@ -1,12 +1,23 @@
-"""Lines for people: the result of a check, or something that happened."""
+"""Lines for people: progress of long work, the result of a check, something that happened."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from protofed.errors import printable_text, python_option, render_options
+
+Tell = Callable[[str, int, int], None]  # what, how many are done, of how many
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """The default: a library prints nothing unless asked."""
+
+
+telling: ContextVar[Tell] = ContextVar("telling", default=_silent)
+
 
 MOST_NAMED = 5
 NETWORK = "is the server running, the port open in its firewall, and the address right?"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.analysis.grid import ablation_variants, grid_cells, grid_variants, named_variants
+from protofed.analysis.sweep import ablation_variants, grid_cells, grid_variants, named_variants
 from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.spec.experiment_spec import parse_method

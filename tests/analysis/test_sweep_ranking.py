@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from protofed.analysis.grid import GridCell
-from protofed.analysis.hyperparameter_search import SearchAxis, parse_axis, run_search
+from protofed.analysis.sweep import GridCell, SearchAxis, parse_axis, run_search
 from protofed.errors import ProtofedError
 
 

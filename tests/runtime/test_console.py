@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from protofed.runtime.progress import telling
+from protofed.runtime.console import telling
 
 
 def work() -> None:
