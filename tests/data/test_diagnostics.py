@@ -139,7 +139,7 @@ def test_the_suggested_spec_is_one(tmp_path: Path) -> None:
     root = make(tmp_path / 'own "images"')
     found = diagnose_benchmark(str(root))
     experiment = parse_experiment(tomllib.loads(found.spec))
-    assert experiment.data.name == str(root)
+    assert experiment.to_dict()["data"]["name"] == str(root)
     assert experiment.partition.clients == {"neg": 1, "photo": 1}
     assert experiment.training.batch == 16
 
@@ -170,7 +170,7 @@ def test_a_benchmark_can_be_examined_too() -> None:
     found = diagnose_benchmark("digits-mini")
     assert found.shift is not None
     assert found.shift.word in ("strong", "moderate")
-    assert parse_experiment(tomllib.loads(found.spec)).data.name == "digits-mini"
+    assert parse_experiment(tomllib.loads(found.spec)).data.label == "digits-mini"
     assert found.counts["optical"]["3"] == (120, 30)
 
 

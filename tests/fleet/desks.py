@@ -19,7 +19,6 @@ from protofed.engines.flower_engine import (
     SiteRoster,
 )
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
-from protofed.experiment.remote_experiment import remote_experiment
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import ExperimentRun, RunProgress
 from protofed.federation.build import Federation
@@ -27,6 +26,7 @@ from protofed.federation.remote_sites import (
     SiteDescription,
     parse_site_description,
     remote_clients,
+    remote_experiment,
     remote_federation,
     run_description,
     test_sizes,

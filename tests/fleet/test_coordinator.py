@@ -12,7 +12,7 @@ from protofed.deploy.coordinator import SubmittedJob, gather_descriptions
 from protofed.deploy.policy import SitePolicy
 from protofed.deploy.site_worker import RequestHandler
 from protofed.errors import ProtofedError
-from protofed.experiment.remote_experiment import RECORD
+from protofed.experiment.run_records import FEDERATION_FILE
 from protofed.runtime.atomic_io import atomic_write_json
 from tests.fleet.desks import SITES, Known, desks, job, offers
 
@@ -41,7 +41,7 @@ def test_who_is_missing_is_named(images: Path, tmp_path: Path) -> None:
 def test_a_run_goes_on_without_a_site_that_has_gone(images: Path, tmp_path: Path) -> None:
     post = Known(desks(images, tmp_path))
     (tmp_path / "out").mkdir()
-    atomic_write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
+    atomic_write_json(tmp_path / "out" / FEDERATION_FILE, {"run": "", "offers": offers(post.desks)})
     post.here = SITES[:2]
     assert asked(post, job(tmp_path, resume=True)) == [*SITES]
     post.here = ()
@@ -91,7 +91,7 @@ def test_waiting_and_describing_share_the_time(
     asked(post, job(tmp_path, wait=60))
     assert 55 < post.seconds[-1] <= 60
     (tmp_path / "out").mkdir()
-    atomic_write_json(tmp_path / "out" / RECORD, {"run": "", "offers": offers(post.desks)})
+    atomic_write_json(tmp_path / "out" / FEDERATION_FILE, {"run": "", "offers": offers(post.desks)})
     post.here = SITES[:2]
     asked(post, job(tmp_path, wait=2, resume=True))
     assert post.seconds[-1] <= 1  # the other half went to a site that may never come

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from protofed.errors import ProtofedError
-from protofed.experiment.remote_experiment import remote_experiment
 from protofed.experiment.runner import run
+from protofed.federation.remote_sites import remote_experiment
 from protofed.methods import METHODS
 from protofed.spec.spec_parser import parse_experiment
 from tests.experiment.conftest import quick

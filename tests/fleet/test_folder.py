@@ -11,9 +11,10 @@ import torch
 
 from protofed.cli.federation import JobFollower
 from protofed.errors import ProtofedError
-from protofed.experiment.remote_experiment import recorded_descriptions, remote_experiment
+from protofed.experiment.run_records import read_federation
 from protofed.experiment.trained_run import open_trained_run
 from protofed.export.inference_module import load_trained_model
+from protofed.federation.remote_sites import remote_experiment
 from protofed.spec.spec_parser import read_spec
 from tests.cli.conftest import Cli
 from tests.fleet.desks import SITES, SPEC, Known, desks, job, submitted
@@ -82,7 +83,7 @@ def test_its_card_says_how_to_submit_it_again_and_its_own_spec_will_do(
     assert f"protofed submit {out}/spec.json --sites {sites} --out {out}-again" in card.out
     on_record = json.loads((out / "spec.json").read_text())
     digest = on_record.pop("digest")
-    assert remote_experiment(on_record, recorded_descriptions(out)).digest == digest
+    assert remote_experiment(on_record, read_federation(out)["offers"]).digest == digest
     submitted(Known(desks(images, tmp_path)), job(tmp_path, spec=on_record))
     again = tmp_path / "out" / "scores.jsonl"
     assert again.read_bytes() == (out / "scores.jsonl").read_bytes()

@@ -26,8 +26,12 @@ from protofed.deploy.request_judge import AnswerLedger, LedgerLine
 from protofed.deploy.site_worker import RequestHandler
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
 from protofed.errors import ProtofedError
-from protofed.experiment.remote_experiment import remote_experiment
-from protofed.federation.remote_sites import SiteDescription, remote_federation, run_description
+from protofed.federation.remote_sites import (
+    SiteDescription,
+    remote_experiment,
+    remote_federation,
+    run_description,
+)
 from tests.data.pictures import make
 from tests.fleet.desks import INQUIRY, RUN, SITES, SPEC, desks, offers, told
 

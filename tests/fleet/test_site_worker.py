@@ -17,8 +17,12 @@ from protofed.deploy.policy import SitePolicy
 from protofed.deploy.site_worker import ClientStateStore, KeptReply, RequestHandler
 from protofed.engines.site_protocol import SiteRequest
 from protofed.errors import ProtofedError
-from protofed.experiment.remote_experiment import remote_experiment
-from protofed.federation.remote_sites import agreed_classes, remote_federation, run_description
+from protofed.federation.remote_sites import (
+    agreed_classes,
+    remote_experiment,
+    remote_federation,
+    run_description,
+)
 from tests.fleet.desks import ABOUT, RUN, SPEC, Walking, desks, events, made, offers, told
 
 SESSION = "cd" * 8

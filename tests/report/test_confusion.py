@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from protofed.experiment.remote_experiment import PLACE
 from protofed.experiment.trained_run import open_trained_run
 from protofed.report.confusion import (
     ConfusionCache,
@@ -16,6 +15,7 @@ from protofed.report.confusion import (
 )
 from protofed.report.load_runs import read_runs
 from protofed.report.page import render_report
+from protofed.spec.experiment_spec import SiteData
 from tests.report.conftest import Copy, lines_of, unfinish
 from tests.report.reading import Page
 
@@ -60,7 +60,7 @@ def test_each_run_is_asked_once_and_only_when_finished(made: Path, copy: Copy) -
 def test_a_run_whose_images_are_elsewhere_is_not_opened(made: Path) -> None:
     said: list[str] = []
     here, there = read_runs([made / "fedavg-0", made / "fpl-0"])
-    data = there.experiment.data.model_copy(update={"name": PLACE})
+    data = SiteData(domains=there.experiment.data.domains, revision="0" * 12)
     away = there._replace(experiment=there.experiment.model_copy(update={"data": data}))
     found = ConfusionCache(said.append).of([here, away])
     assert said == ["confusion matrices 1/1: FedAvg, seed 0"]

@@ -1,4 +1,4 @@
-"""Finished runs read back for a table or figure: what to call each, and which may stand together."""
+"""Finished runs read back for a table or figure, named, and checked that they belong together."""
 
 from __future__ import annotations
 

@@ -189,8 +189,8 @@ def submit_command(
     _needs_flower()
     from protofed.cli.run import raw_spec, show_result
     from protofed.deploy.coordinator import SubmittedJob
-    from protofed.experiment.remote_experiment import remote_experiment
     from protofed.experiment.result import read_result
+    from protofed.federation.remote_sites import remote_experiment
 
     raw, _ = raw_spec(spec, assignments or [], {})
     remote_experiment(raw)  # to find a fault before any site is asked

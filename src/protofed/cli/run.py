@@ -210,11 +210,11 @@ def _experiment_of_run(folder: Path) -> Experiment:
     import shlex
 
     from protofed.errors import ProtofedError
-    from protofed.experiment.remote_experiment import is_remote
     from protofed.experiment.run_records import load_spec
+    from protofed.spec.experiment_spec import SiteData
 
     experiment = load_spec(folder)
-    if is_remote(experiment):
+    if isinstance(experiment.data, SiteData):
         spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(str(folder))
         raise ProtofedError(
             f"{folder} holds a run across machines: its sites must be asked\n"

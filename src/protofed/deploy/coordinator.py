@@ -26,20 +26,15 @@ from protofed.engines.flower_engine import (
 )
 from protofed.engines.site_protocol import SiteRequest
 from protofed.errors import ProtofedError, count_noun, printable_text
-from protofed.experiment import run_records
-from protofed.experiment.remote_experiment import (
-    FEDERATION,
-    RECORD,
-    recorded_descriptions,
-    remote_experiment,
-)
 from protofed.experiment.run_folder import RunDir
+from protofed.experiment.run_records import FEDERATION_FILE, read_federation
 from protofed.experiment.runner import ExperimentRun, RunProgress, default_folder
 from protofed.federation.remote_sites import (
     SiteDescription,
     agreed_classes,
     parse_site_description,
     remote_clients,
+    remote_experiment,
     remote_federation,
     run_description,
     test_sizes,
@@ -207,10 +202,11 @@ def _run_name(folder: RunDir, offers: Sequence[SiteDescription], digest: str) ->
 
     It begins with the digest, so it can be recognised in a site's log.
     """
-    record = folder.path / RECORD
+    record = folder.path / FEDERATION_FILE
     if folder.newest() is None or not record.exists():
-        folder.write(RECORD, {"run": f"{digest[:12]}{secrets.token_hex(16)}", "offers": offers})
-    return run_records.read_record_file(FEDERATION, record)["run"]
+        name = f"{digest[:12]}{secrets.token_hex(16)}"
+        folder.write(FEDERATION_FILE, {"run": name, "offers": offers})
+    return read_federation(folder.path)["run"]
 
 
 def gather_descriptions(
@@ -256,9 +252,9 @@ def gather_descriptions(
 def _known(job: SubmittedJob) -> dict[str, SiteDescription]:
     """What the sites of a resumed run have described before, by name."""
     folder = Path(job.here) / job.out
-    if not job.resume or not job.out or not (folder / RECORD).exists():
+    if not job.resume or not job.out or not (folder / FEDERATION_FILE).exists():
         return {}
-    return {offer.site: offer for offer in recorded_descriptions(folder)}
+    return {offer.site: offer for offer in read_federation(folder)["offers"]}
 
 
 def finished_run(job: SubmittedJob) -> RunDir | None:
@@ -268,9 +264,9 @@ def finished_run(job: SubmittedJob) -> RunDir | None:
     sites' images, which are not known here.
     """
     folder = RunDir(Path(job.here) / job.out)
-    if not job.out or not folder.done.exists() or not (folder.path / RECORD).exists():
+    if not job.out or not folder.done.exists() or not (folder.path / FEDERATION_FILE).exists():
         return None
-    folder.check(remote_experiment(job.spec, recorded_descriptions(folder.path)))
+    folder.check(remote_experiment(job.spec, read_federation(folder.path)["offers"]))
     return folder
 
 

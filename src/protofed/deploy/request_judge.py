@@ -26,7 +26,6 @@ from protofed.core.site import ArrayDataset, Site
 from protofed.deploy.policy import SitePolicy
 from protofed.engines.site_protocol import SiteRequest
 from protofed.errors import ProtofedError, printable_text
-from protofed.experiment.remote_experiment import PLACE
 from protofed.runtime import atomic_io
 from protofed.runtime.json_files import (
     parse_json,
@@ -252,7 +251,7 @@ def parse_description(text: str) -> RunDescription:
     require_fields(fields, ("spec", "classes", "sizes"))
     spec, sizes = require_object("spec", fields["spec"]), require_object("sizes", fields["sizes"])
     data = spec.get("data")
-    if not isinstance(data, dict) or data.get("name") != PLACE:
+    if not isinstance(data, dict) or data.get("at") != "sites":
         raise ProtofedError("a spec whose images are not those of the sites")
     require_text("data.revision", data.get("revision"), 1, 64)
     require_list("data.domains", data.get("domains"), 1, MOST_SITES)

@@ -10,7 +10,6 @@ from pathlib import Path
 from protofed.data.partition import ClientPartRecord
 from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.experiment import run_records
-from protofed.experiment.remote_experiment import is_remote
 from protofed.experiment.result import RunResult, check_finished, make_result, read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import DoneRecord, World, load_spec
@@ -19,7 +18,7 @@ from protofed.federation.remote_sites import counts_kept_back
 from protofed.methods import METHODS
 from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
 from protofed.runtime.text_tables import TextTable, escape_markdown, markdown_list, markdown_table
-from protofed.spec.experiment_spec import Experiment, method_name
+from protofed.spec.experiment_spec import Experiment, SiteData, method_name
 
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
@@ -74,7 +73,7 @@ def repeat_command(folder: Path, experiment: Experiment) -> str:
     A run of a federation is submitted again, to the same sites.
     """
     spec, out = str(folder / "spec.json"), f"{folder}-again"
-    if is_remote(experiment):
+    if isinstance(experiment.data, SiteData):
         sites = ",".join(experiment.data.domains)
         return _shell_command(["submit", spec], {"sites": sites, "out": out})
     return _shell_command(["run"], {"spec": spec, "out": out})

@@ -15,11 +15,13 @@ from typing_extensions import TypedDict
 
 from protofed.data.partition import ClientPartRecord
 from protofed.errors import ProtofedError, printable_text
+from protofed.federation.remote_sites import SiteDescription
 from protofed.runtime.atomic_io import read_file_bytes
 from protofed.runtime.json_files import parse_json, read_json_file
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
 
+FEDERATION_FILE = "federation.json"  # what the sites had declared when the run began
 T = TypeVar("T")
 Line = dict[str, Any]
 ADVICE = "restore it from a copy, or repeat the run with <again> or into a new <out>"  # a hint
@@ -242,3 +244,21 @@ def load_spec(folder: Path) -> Experiment:
             hint="restore it, or start a new run from it with <spec>",
         )
     return experiment
+
+
+class FederationRecord(TypedDict):
+    """The shape of ``federation.json``, which a run across machines has in its folder.
+
+    `run` is its name at the sites; `offers` is what each site described when the run began.
+    """
+
+    run: str
+    offers: list[SiteDescription]
+
+
+FEDERATION = TypeAdapter(FederationRecord)
+
+
+def read_federation(folder: Path) -> FederationRecord:
+    """What the sites of a run described (classes, counts, digests), and the run's name there."""
+    return read_record_file(FEDERATION, folder / FEDERATION_FILE)

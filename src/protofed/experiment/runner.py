@@ -26,7 +26,6 @@ from protofed.engines.multiprocess import WorkerEngine, worker_count
 from protofed.errors import ProtofedError, count_noun
 from protofed.experiment.checkpoint import ResumePoint, load_server_state
 from protofed.experiment.model_card import mark_done
-from protofed.experiment.remote_experiment import is_remote
 from protofed.experiment.result import RunResult, read_result
 from protofed.experiment.run_folder import RunDir, check_same_environment
 from protofed.experiment.run_records import World
@@ -34,7 +33,7 @@ from protofed.federation.build import Federation, build_federation, describe_env
 from protofed.federation.evaluation import Evaluation, evaluate_round
 from protofed.federation.round import Messages, run_round
 from protofed.runtime.resources import tune_malloc
-from protofed.spec.experiment_spec import Experiment, method_name
+from protofed.spec.experiment_spec import Experiment, SiteData, method_name
 
 MOST_FAILED = 3  # failed rounds in a row after which a run stops
 SHOWN = 3  # refused replies of a round that are reported one by one
@@ -103,7 +102,7 @@ class RunEvents:
             raise ProtofedError(
                 f"stopped after {self.failed} consecutive failed rounds; all reasons are in "
                 f"{self.folder.events}; last failure:\n{lost[-1].describe}",
-                hint=REMOTE_FAILED if is_remote(self.experiment) else FAILED,
+                hint=REMOTE_FAILED if isinstance(self.experiment.data, SiteData) else FAILED,
             )
 
     def check_any(self) -> None:
@@ -171,7 +170,7 @@ def check_min_clients(experiment: Experiment, asked: int) -> None:
 
 
 Workers: TypeAlias = int | Literal["auto"]
-START_WORKERS_AFTER = 3.0  # seconds in one process before "auto" starts others: about what that costs
+START_WORKERS_AFTER = 3.0  # seconds, about what it costs; with workers="auto"
 
 
 def create_local_engine(

@@ -17,13 +17,12 @@ from protofed.core.training import torch_threads
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
 from protofed.experiment.checkpoint import Checkpoint, load_server_state
-from protofed.experiment.remote_experiment import is_remote, recorded_descriptions
 from protofed.experiment.result import check_finished
 from protofed.experiment.run_folder import RunDir, check_is_run
-from protofed.experiment.run_records import load_spec
+from protofed.experiment.run_records import load_spec, read_federation
 from protofed.federation.build import Federation, build_federation
 from protofed.federation.remote_sites import remote_federation
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Experiment, SiteData
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
     a federation are refused, since their images are at the sites.
     """
     opened = open_trained_model(folder, finished)
-    if is_remote(opened.experiment):
+    if isinstance(opened.experiment.data, SiteData):
         raise ProtofedError(
             f"{folder}: its images are at its sites, and this needs images",
             hint="`protofed predict` and `protofed export` do not need them",
@@ -145,6 +144,6 @@ def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
 
 def _federation(folder: Path, experiment: Experiment) -> Federation:
     """What the run stands on: the images, or what the sites have said of theirs."""
-    if is_remote(experiment):
-        return remote_federation(experiment, recorded_descriptions(folder))
+    if isinstance(experiment.data, SiteData):
+        return remote_federation(experiment, read_federation(folder)["offers"])
     return build_federation(experiment)

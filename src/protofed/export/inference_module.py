@@ -20,13 +20,12 @@ from protofed.core.rng import rng
 from protofed.core.site import ClientId, PixelTransform, Site
 from protofed.data.transforms import ImageTransform
 from protofed.errors import ProtofedError, printable_text
-from protofed.experiment.remote_experiment import is_remote
 from protofed.experiment.result import read_evaluations, read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.trained_run import TrainedRun, open_trained_model
 from protofed.federation.build import describe_environment
 from protofed.runtime.json_files import parse_json
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Experiment, SiteData
 
 INPUT = (
     "images: uint8 [N, side, side, 3], red, green, blue from 0 to 255, rows from the top; the whole"
@@ -231,7 +230,7 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
     are at its sites, they are random noise. Raises if a client is missing or superfluous.
     """
     opened = open_trained_model(folder)
-    away = is_remote(opened.experiment)
+    away = isinstance(opened.experiment.data, SiteData)
     _check_client(opened, client, away)
     images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
     site, state = opened.speaker(client)

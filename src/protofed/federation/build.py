@@ -30,7 +30,7 @@ from protofed.errors import ProtofedError
 from protofed.federation.notices import data_notes, left_out_note, method_warnings
 from protofed.methods import METHODS
 from protofed.nets import build_net
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Experiment, SiteData
 
 
 def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:
@@ -153,6 +153,11 @@ def build_federation(experiment: Experiment) -> Federation:
 def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
     """The experiment's images; refused if the data on disk have another revision."""
     data = experiment.data
+    if isinstance(data, SiteData):
+        raise ProtofedError(
+            "the images of this experiment are at the sites of a federation",
+            hint="type `protofed submit` on the machine that serves it, or name images: <data>",
+        )
     entry = benchmark_info(data.name, bool(data.strict))
     now = entry.data_version(data.side)
     if data.revision != now:

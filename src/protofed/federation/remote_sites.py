@@ -5,11 +5,12 @@ Each site is one domain and one client. The coordinator has no images; a site ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +42,7 @@ from protofed.runtime.json_files import (
     require_text,
 )
 from protofed.spec.experiment_spec import Experiment
+from protofed.spec.spec_parser import parse_experiment
 
 COLOURS = (FolderInfo.mean, FolderInfo.std)
 
@@ -302,3 +304,54 @@ def _check_plausible(name: str, description: SiteDescription) -> None:
         raise ProtofedError(f"held adds up to {counted}, but train is {description.train}")
     if not FINGERPRINT.fullmatch(description.fingerprint):
         raise ProtofedError("fingerprint must be the 64 digits of a SHA-256, 0 to 9 and a to f")
+
+
+ANY = "(any site)"  # stands for sites that are not known yet; none can have this name
+OF_THE_SITES = ("at", "name", "domains", "revision", "strict")
+OF_THE_SPEC = ("side", "channels", "pad", "flip")
+
+
+def _as_submitted(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A spec as it was handed in; that of a run folder also says what the sites had brought."""
+    data = raw.get("data")
+    if not isinstance(data, Mapping) or "at" not in data:
+        return raw
+    kept = {field: value for field, value in data.items() if field not in OF_THE_SITES}
+    return {**{field: raw[field] for field in raw if field != "partition"}, "data": kept}
+
+
+def remote_experiment(raw: Mapping[str, Any], offers: Sequence[SiteDescription] = ()) -> Experiment:
+    """The experiment that a spec without images makes with the descriptions of some sites.
+
+    Each site is a client and a domain. Without descriptions the result only checks the spec. A spec
+    that names images, a partition or a device is refused: the sites decide these.
+    """
+    raw = _as_submitted(raw)
+    unseen = [str(raw["leave_out"])] if raw.get("leave_out") else []
+    names = sorted(offer.site for offer in offers) or [ANY, *unseen]
+    given = raw.get("data", {})
+    if not isinstance(given, Mapping) or set(OF_THE_SITES) & given.keys():
+        raise ProtofedError(
+            f"data: in a federation the sites bring the images; of data only "
+            f"{', '.join(OF_THE_SPEC)} can be set"
+        )
+    if raw.get("device", "cpu") != "cpu":
+        raise ProtofedError(
+            "device: in a federation sites compute on their processors; leave it out"
+        )
+    if "partition" in raw:
+        raise ProtofedError("partition: in a federation a site is a client; leave it out")
+    sums = sorted((offer.site, offer.fingerprint) for offer in offers)
+    made = {
+        **given,
+        "at": "sites",
+        "domains": names,
+        "revision": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:12],
+    }
+    experiment = parse_experiment({**raw, "data": made, "device": "cpu"})
+    if experiment.public is not None:
+        raise ProtofedError(
+            f"method: {experiment.method.info.label} needs public images, which a federation "
+            f"does not have yet"
+        )
+    return experiment

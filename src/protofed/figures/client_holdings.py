@@ -16,7 +16,7 @@ from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment import run_records
 from protofed.experiment.run_records import load_spec
 from protofed.figures.style import BLACK, COUNTS, FigureOptions, new_figure, set_title, write_cells
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Data, Experiment
 
 MOST_NUMBERS = 400  # cells up to which each shows its number
 MOST_NAMES = 40  # clients or classes up to which each is named
@@ -56,9 +56,11 @@ def draw_partition(runs: Sequence[Path], options: FigureOptions) -> Figure:
 def _classes(experiment: Experiment, parts: Sequence[ClientPartRecord]) -> Sequence[str]:
     """All classes; for images on other machines, those that a client holds."""
     try:
-        return benchmark_info(experiment.data.name).classes
+        if isinstance(experiment.data, Data):
+            return benchmark_info(experiment.data.name).classes
     except ProtofedError:
-        return sorted({name for part in parts for name in part["held"]})
+        pass  # a folder that is gone
+    return sorted({name for part in parts for name in part["held"]})
 
 
 def _names(axes: Axes, parts: Sequence[ClientPartRecord], classes: Sequence[str]) -> None:

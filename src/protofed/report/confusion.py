@@ -9,9 +9,9 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from protofed.errors import ProtofedError
-from protofed.experiment.remote_experiment import is_remote
 from protofed.report.charts import number_text, svg_tag
 from protofed.report.load_runs import ReportRun
+from protofed.spec.experiment_spec import SiteData
 
 LEVELS = 8  # of colour
 MOST_NAMED = 20  # classes with names along the edges
@@ -58,7 +58,7 @@ class ConfusionCache:
     def of(self, runs: Sequence[ReportRun]) -> dict[Path, RunConfusion]:
         """The matrices by run folder; unfinished runs have none yet."""
         finished = [run for run in runs if run.record]
-        local = [run for run in finished if not is_remote(run.experiment)]
+        local = [run for run in finished if not isinstance(run.experiment.data, SiteData)]
         for number, run in enumerate(local, start=1):
             key = run.folder, run.experiment.digest
             if key not in self.made:

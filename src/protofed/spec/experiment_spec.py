@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import (
@@ -16,10 +16,12 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     InstanceOf,
     ModelWrapValidatorHandler,
     PlainSerializer,
+    Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -37,6 +39,7 @@ from protofed.data.benchmarks import (
     looks_like_folder,
     source_label,
 )
+from protofed.data.folder_images import FolderInfo, one_client_per_domain
 from protofed.data.partition import RULES, Partition
 from protofed.errors import ProtofedError
 from protofed.methods import METHODS
@@ -217,8 +220,52 @@ class Data(SpecSection):
         """A short name without slashes, for folders and headings."""
         return source_label(self.name)
 
+    @property
+    def default_net(self) -> str:
+        """The net that an experiment takes if it names none."""
+        return default_net(self.name)
 
-__all__ = ["Data", "Experiment", "PublicImages"]
+    @property
+    def default_partition(self) -> Partition:
+        """Which client holds what, if an experiment does not say it."""
+        return default_partition(self.name, self.domains)
+
+
+class SiteData(SpecSection):
+    """Images that stay at the sites of a federation; each site is one domain and one client.
+
+    `revision` is a digest of what the sites have declared. `remote_experiment` makes such an
+    experiment, and ``protofed submit`` runs it; no single machine can.
+    """
+
+    at: Literal["sites"] = "sites"
+    domains: tuple[str, ...] = Field(min_length=1)  # the names of the sites
+    side: int = Field(default=FolderInfo.side, ge=8, le=512)
+    channels: Literal[1, 3] = 3
+    pad: int = Field(default=FolderInfo.pad, ge=0, le=64)
+    flip: bool = FolderInfo.flip
+    revision: str
+
+    label: ClassVar[str] = "federation"  # for folders and headings
+    default_net: ClassVar[str] = FolderInfo.net
+
+    @property
+    def default_partition(self) -> Partition:
+        """Each site is a client."""
+        return one_client_per_domain(self.domains)
+
+
+def _where_images_are(given: object) -> str:
+    remote = "at" in given if isinstance(given, Mapping) else isinstance(given, SiteData)
+    return "sites" if remote else "here"
+
+
+AnyData = Annotated[
+    Annotated[Data, Tag("here")] | Annotated[SiteData, Tag("sites")],
+    Discriminator(_where_images_are),
+]
+
+__all__ = ["Data", "Experiment", "PublicImages", "SiteData"]
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
 
@@ -278,17 +325,15 @@ class Experiment(SpecSection):
         Experiment(method=FedProx(mu=0.1), data=Data(name="digits"), rounds=40, seed=1)
     """
 
-    data: Data = Field(default_factory=Data)
+    data: AnyData = Field(default_factory=Data)
     method: Annotated[
         InstanceOf[Method], BeforeValidator(_method), PlainSerializer(describe_method)
     ] = FedAvg()  # or its name, or a table of its name and fields
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
-        default_factory=lambda done: default_net(done["data"].name)
+        default_factory=lambda done: done["data"].default_net
     )  # of all clients; or a list, which the clients take in turn
     conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
-    partition: Partition = Field(
-        default_factory=lambda done: default_partition(done["data"].name, done["data"].domains)
-    )
+    partition: Partition = Field(default_factory=lambda done: done["data"].default_partition)
     public: PublicImages | None = Field(
         default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
     )
@@ -336,8 +381,7 @@ class Experiment(SpecSection):
         """Let ``partition.clients = 8`` alone keep the rest of the benchmark's rule."""
         if not isinstance(given, Mapping) or "data" not in info.data:
             return given
-        data = info.data["data"]
-        default = to_jsonable_python(default_partition(data.name, data.domains))
+        default = to_jsonable_python(info.data["data"].default_partition)
         if given.get("kind", default["kind"]) != default["kind"]:
             return {"clients": default["clients"], **given}
         for group in ALTERNATIVES:
@@ -381,7 +425,8 @@ class Experiment(SpecSection):
     def digest(self) -> str:
         """The name of this run: SHA-256 of the resolved spec, wherever a folder of images lies."""
         plain = self.to_dict()
-        plain["data"]["name"] = self.data.label
+        if isinstance(self.data, Data):
+            plain["data"]["name"] = self.data.label
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

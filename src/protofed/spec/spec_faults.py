@@ -75,8 +75,8 @@ def unknown_name(name: str, known: Iterable[str]) -> str:
 
 def _fields_of(place: tuple[int | str, ...]) -> list[str]:
     """A fault's place without the branches of unions that pydantic puts into it."""
-    rule = place[:1] == ("partition",) and place[1:2] and place[1] in RULES
-    steps = (place[0], *place[2:]) if rule else place
+    branches = {"partition": list(RULES), "data": ["here", "sites"]}.get(str(place[0]), [])
+    steps = (place[0], *place[2:]) if place[1:2] and place[1] in branches else place
     return [str(step) for step in steps if not _is_branch(step)] or [str(s) for s in place[-1:]]
 
 
