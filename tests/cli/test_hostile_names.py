@@ -14,6 +14,7 @@ from protofed.errors import ProtofedError
 from protofed.experiment.result import RunResult
 from protofed.experiment.runner import RunProgress
 from protofed.federation.evaluation import DomainScores, score_rules
+from protofed.federation.notices import Notice
 from tests.cli.conftest import Cli
 
 STEERING = "\x1b[2J\x1b]0;taken\x07"  # clears the screen, sets the window's title
@@ -37,7 +38,7 @@ def test_a_result_is_text(capsys: pytest.CaptureFixture[str]) -> None:
             opinions={HOSTILE: scores},
             own=scores,
             clients={HOSTILE: {HOSTILE: 1.0, "print": None}},
-            notices=(HOSTILE,),
+            notices=(Notice("data", HOSTILE),),
             seconds=1.0,
         )
     )

@@ -47,7 +47,7 @@ def test_the_others_hold_what_they_hold_without_it() -> None:
         assert torch.equal(mine.rows, theirs.rows)
     assert list(left.tests) == DOMAINS
     assert torch.equal(left.tests["print"].images, whole.tests["print"].images)
-    assert any("print: left out of training" in notice for notice in left.notices)
+    assert any("print: left out of training" in str(notice) for notice in left.notices)
 
 
 def test_fewer_clients_than_domains_are_enough_for_the_rest() -> None:

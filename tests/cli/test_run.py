@@ -14,6 +14,7 @@ import pytest
 
 from protofed.data.partition import SharesPartition
 from protofed.federation.evaluation import score_rules
+from protofed.federation.notices import Notice
 from protofed.spec.spec_parser import parse_experiment
 from tests.cli.conftest import Cli
 
@@ -233,7 +234,7 @@ def test_a_personal_method_shows_every_client_and_the_notices_come_last(
         assert row.split() == [client, *(f"{score:.2f}" for score in scores.values())]
     notices = json.loads(Path("a/done").read_text())["notices"]
     assert notices  # nine images cannot hold ten classes
-    assert lines[-1 - len(notices) : -1] == [f"note: {notice}" for notice in notices]
+    assert lines[-1 - len(notices) : -1] == [f"note: {Notice(**notice)}" for notice in notices]
 
 
 def test_a_flag_beats_set_beats_file_beats_default(cli: Cli, tiny: Path) -> None:

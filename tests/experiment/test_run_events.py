@@ -62,7 +62,9 @@ def test_a_refused_reply_is_on_record_and_the_run_goes_on(
     assert [(e["round"], e["leg"], e["client"]) for e in lines] == [(1, 1, 1), (3, 1, 1)]
     assert all("model.weights" in e["reason"] and "NaN" in e["reason"] for e in lines)
     assert told == [f"round {e['round']}, exchange 1: client 1: {e['reason']}" for e in lines]
-    assert "2 replies were refused and 0 rounds failed: see events.jsonl" in result.notices
+    assert "2 replies were refused and 0 rounds failed: see events.jsonl" in map(
+        str, result.notices
+    )
     rounds = RunDir(tmp_path / "a").lines(tmp_path / "a" / "rounds.jsonl")
     assert [sorted(line["legs"][0]) for line in rounds] == [["0", "2"], ["0", "1", "2"], ["0", "2"]]
     newest = RunDir(tmp_path / "a").newest()
@@ -76,7 +78,7 @@ def test_a_failed_round_keeps_the_state_and_is_said(
     lying(monkeypatch, lambda client, step: client == 0 and step.round == 1)
     result = run(tiny(min_clients=3), tmp_path / "a", keep=(1,))
     assert [e["client"] for e in events(tmp_path / "a")] == [0, None]
-    assert "1 reply was refused and 1 round failed: see events.jsonl" in result.notices
+    assert "1 reply was refused and 1 round failed: see events.jsonl" in map(str, result.notices)
     folder = RunDir(tmp_path / "a")
     one, two = (folder.kept(number) for number in (1, 2))
     assert one is not None
@@ -102,7 +104,7 @@ def test_failed_rounds_in_a_row_stop_the_run_which_can_go_on(
     seen: list[int] = []
     result = run(tiny(rounds=5), tmp_path / "a", lambda p: seen.append(p.round))
     assert seen[0] == 1 + MOST_FAILED
-    assert f"{MOST_FAILED} rounds failed" in result.notices[-1]
+    assert f"{MOST_FAILED} rounds failed" in result.notices[-1].text
 
 
 def test_a_run_of_failed_rounds_alone_is_never_called_finished(
@@ -120,7 +122,7 @@ def test_failed_rounds_that_are_not_in_a_row_are_borne(
 ) -> None:
     lying(monkeypatch, lambda client, step: step.round % 3 != 2)
     result = run(tiny(rounds=6), tmp_path / "a")
-    assert "12 replies were refused and 4 rounds failed" in result.notices[-1]
+    assert "12 replies were refused and 4 rounds failed" in result.notices[-1].text
 
 
 def test_events_beyond_the_checkpoint_are_dropped_on_resuming(
@@ -177,7 +179,7 @@ def test_a_diverged_client_can_be_skipped(
         experiment = tiny(method=name, on_nonfinite="skip", rounds=2)
         result = run(experiment, tmp_path / name)
         assert [(e["round"], e["client"]) for e in events(tmp_path / name)] == [(1, 1), (2, 1)]
-        assert "2 replies were refused" in result.notices[-1]
+        assert "2 replies were refused" in result.notices[-1].text
         assert result.last.mean is not None
 
 

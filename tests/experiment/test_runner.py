@@ -163,7 +163,9 @@ def test_clients_without_images_are_skipped_with_a_notice(tiny: Make, tmp_path: 
     clients, samples = {"optical": 2, "print": 1}, {"optical": 9, "print": 0}
     partition = {"kind": "shares", "clients": clients, "samples": samples}
     result = run(tiny(partition=partition, rounds=1), tmp_path / "a")
-    assert any("hold no image" in notice and "2 (print)" in notice for notice in result.notices)
+    assert any(
+        "hold no image" in notice.text and "2 (print)" in notice.text for notice in result.notices
+    )
     assert result.last.domains["print"] is not None
 
 
@@ -184,7 +186,7 @@ def test_a_class_that_nobody_holds_is_noticed_and_breaks_nothing(
     held = {label for site in sites for label in site.train.labels.tolist()}
     missing = [str(digit) for digit in range(10) if digit not in held]
     assert missing
-    assert any(f"class {', '.join(missing)}" in notice for notice in result.notices)
+    assert any(f"class {', '.join(missing)}" in notice.text for notice in result.notices)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 2, 4), (5, 4, 1, 2)], ids=str)

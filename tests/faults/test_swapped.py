@@ -65,7 +65,7 @@ def test_a_checkpoint_of_another_experiment_is_not_gone_on_from(
     assert len(bad) == 3
     assert all(line.endswith("; starting over") for line in bad)
     assert own.scores.read_bytes() == whole
-    assert "3 checkpoints were damaged" in read_result(own).notices[-1]
+    assert "3 checkpoints were damaged" in read_result(own).notices[-1].text
 
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -139,5 +139,5 @@ def test_damaged_lines_of_events_are_dropped_and_told(scaffold: Experiment, own:
     run(scaffold, own.path, lambda now: told.extend(now.notices), workers=0)
     assert "events.jsonl had 1 damaged line, now gone" in told
     assert [line["reason"] for line in own.lines(own.events)][:2] == ["late", "late"]
-    assert "2 replies were refused" in read_result(own).notices[-1]
-    assert "as far as events.jsonl was not damaged" in read_result(own).notices[-1]
+    assert "2 replies were refused" in read_result(own).notices[-1].text
+    assert "as far as events.jsonl was not damaged" in read_result(own).notices[-1].text

@@ -90,7 +90,9 @@ def test_public_images_are_training_images_of_no_client(tiny: Make, tmp_path: Pa
     for site in (federation.server, *federation.sites.values()):
         assert torch.equal(site.public, images)
     result = run(experiment, tmp_path / "a")
-    assert any("public images" in note and "optical 20" in note for note in result.notices)
+    assert any(
+        "public images" in note.text and "optical 20" in note.text for note in result.notices
+    )
     rows_written = json.loads((tmp_path / "a" / "public.json").read_text())
     assert rows_written == {name: rows.tolist() for name, rows in federation.public.items()}
     spec = json.loads((tmp_path / "a" / "spec.json").read_text())
@@ -140,7 +142,7 @@ def test_validation_images_are_held_out_from_the_clients_and_scored_in_place_of_
     scored = torch.cat([test.images for test in part.tests.values()])
     every = {bytes(image.numpy()) for image in trains}
     assert {bytes(image.numpy()) for image in scored} < every
-    assert any("not on the test images" in notice for notice in part.notices)
+    assert any("not on the test images" in notice.text for notice in part.notices)
     assert "validation" not in tiny().to_dict()
 
 

@@ -119,6 +119,6 @@ def test_other_versions_than_the_coordinator_s_are_noted(tiny: Make) -> None:
         [offer._replace(versions=versions) for offer in offers(experiment)]
         for versions in (software_versions(), (software_versions()[0], "torch 0.1"))
     )
-    assert not [n for n in remote_federation(experiment, same).notices if "runs" in n]
-    noted = [n for n in remote_federation(experiment, other).notices if "runs" in n]
-    assert [n.split(": ")[1] for n in noted] == ["runs torch 0.1"] * 2
+    assert not [n for n in remote_federation(experiment, same).notices if n.kind == "site"]
+    noted = [n for n in remote_federation(experiment, other).notices if n.kind == "site"]
+    assert [n.text for n in noted] == ["runs torch 0.1"] * 2

@@ -46,7 +46,7 @@ def test_a_round_that_a_site_has_not_scored_says_so_everywhere(
     assert last["missing"] == ["site-b"]
     assert last["domains"]["site-b"] is None
     result = read_result(folder)
-    assert "round 3: not scored by site-b; the mean is of 2 of 3 sites" in result.notices
+    assert "round 3: not scored by site-b; the mean is of 2 of 3 sites" in map(str, result.notices)
     assert result.rules["last"] == "last round, without site-b"
     assert result.rules["last_five"].endswith(", not all with site-b")
     shown = cli("resume", folder.path).out
@@ -73,7 +73,8 @@ def test_what_keeps_a_site_from_scoring_is_told_once(images: Path, tmp_path: Pat
 
 def test_a_site_that_stays_away_is_told_of_once(images: Path, tmp_path: Path) -> None:
     play(images, tmp_path, "fedavg", 1, 3)
-    found = [note for note in read_result(RunDir(tmp_path / "out")).notices if "scored by" in note]
+    notices = map(str, read_result(RunDir(tmp_path / "out")).notices)
+    found = [note for note in notices if "scored by" in note]
     assert found == ["2 rounds between 1 and 3: not scored by site-b; the mean is of 2 of 3 sites"]
 
 

@@ -79,7 +79,7 @@ def run_leave_out_each(
     ]
     failed = [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     rule = records[0].result.rules[score]
-    notices = [n for r in records for n in r.result.notices if "left out of training" not in n]
+    notices = [str(n) for r in records for n in r.result.notices if n.kind != "unseen"]
     notes = [*failed, *dict.fromkeys(notices)]
     print_document(unseen_document(unseen_scores(records, score), rule, notes), form)
     if faults:

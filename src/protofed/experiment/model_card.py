@@ -12,8 +12,9 @@ from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.experiment import run_records
 from protofed.experiment.result import RunResult, check_finished, make_result, read_result
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.run_records import DoneRecord, World, load_spec
+from protofed.experiment.run_records import DoneRecord, World, load_spec, notice_record
 from protofed.federation.evaluation import DomainScores
+from protofed.federation.notices import Notice
 from protofed.federation.remote_sites import counts_kept_back
 from protofed.methods import METHODS
 from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
@@ -23,14 +24,18 @@ from protofed.spec.experiment_spec import Experiment, SiteData, method_name
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
-def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[str]) -> None:
+def mark_done(folder: RunDir, experiment: Experiment, notices: Sequence[Notice]) -> None:
     """Write the model card, then the file ``done`` that marks the run as finished.
 
     In this order no finished run lacks a card. ``done`` holds the digest of the scores, so files
     that are swapped later are noticed.
     """
     scores = file_sha256(folder.scores)  # to notice files that were swapped
-    done: DoneRecord = {"digest": experiment.digest, "notices": list(notices), "scores": scores}
+    done: DoneRecord = {
+        "digest": experiment.digest,
+        "notices": [notice_record(notice) for notice in notices],
+        "scores": scores,
+    }
     folder.write_card(card_from_run(folder, experiment, make_result(folder, done)))
     folder.write("done", done)
 
@@ -204,7 +209,7 @@ def _limits(experiment: Experiment, result: RunResult) -> list[str]:
         "- It always predicts one of its classes, even for an image that shows none of them, and "
         "its probabilities are not calibrated.",
         "- It was not validated for any use where a mistake does harm, and is no medical device.",
-        *([markdown_list(result.notices)] if result.notices else []),
+        *([markdown_list([str(notice) for notice in result.notices])] if result.notices else []),
     ]
 
 

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.run_records import DoneRecord
+from protofed.experiment.run_records import DoneRecord, notice_record
 from protofed.federation.evaluation import DomainScores, Evaluation, last_5_mean, score_rules
+from protofed.federation.notices import Notice
 from protofed.runtime.atomic_io import file_sha256
 
 ScoreRule = Literal["last_five", "last"]  # mean of the last five evaluations, or the last one
@@ -40,7 +41,7 @@ class RunResult:
     opinions: Mapping[str, DomainScores]  # the method's other predictors, last round
     own: DomainScores | None  # personal methods: each client on its own domain, last round
     clients: Mapping[str, Mapping[str, float | None]] | None  # personal: client by domain
-    notices: tuple[str, ...]
+    notices: tuple[Notice, ...]
     seconds: float
     unseen: str | None = None  # the domain that was left out of training
 
@@ -63,7 +64,7 @@ class RunResult:
             **{name: {"rule": self.rules[name], **s.to_dict()} for name, s in scores.items()},
             "opinions": {name: scores.to_dict() for name, scores in self.opinions.items()},
             **({"own": self.own.to_dict(), "clients": self.clients} if self.own else {}),
-            "notices": list(self.notices),
+            "notices": [notice_record(notice) for notice in self.notices],
         }
 
 
@@ -146,7 +147,7 @@ def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
         opinions=newest.auxiliary,
         own=newest.own,
         clients=newest.clients,
-        notices=tuple(done["notices"]),
+        notices=tuple(Notice(**notice) for notice in done["notices"]),
         unseen=run_records.read_record_file(run_records.SPEC, folder.path / "spec.json").get(
             "leave_out"
         ),

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from protofed.data.partition import ClientPartRecord
 from protofed.errors import ProtofedError, printable_text
+from protofed.federation.notices import Notice, NoticeKind
 from protofed.federation.remote_sites import SiteDescription
 from protofed.runtime.atomic_io import read_file_bytes
 from protofed.runtime.json_files import parse_json, read_json_file
@@ -48,6 +49,21 @@ class SpecRecord(TypedDict):
 
 
 @with_config(EXACTLY)
+class NoticeRecord(TypedDict):
+    """A `Notice` as plain data; `domain` is there only if it is about one."""
+
+    kind: NoticeKind
+    text: str
+    domain: NotRequired[str]
+
+
+def notice_record(notice: Notice) -> NoticeRecord:
+    """A notice as it stands in files and in the output of ``--json``."""
+    record: NoticeRecord = {"kind": notice.kind, "text": notice.text}
+    return record if notice.domain is None else {**record, "domain": notice.domain}
+
+
+@with_config(EXACTLY)
 class DoneRecord(TypedDict):
     """The shape of ``done``, the file that marks a run as finished.
 
@@ -56,7 +72,7 @@ class DoneRecord(TypedDict):
     """
 
     digest: Digest
-    notices: list[str]
+    notices: list[NoticeRecord]
     scores: Digest
 
 

@@ -31,6 +31,7 @@ from protofed.experiment.run_folder import RunDir, check_same_environment
 from protofed.experiment.run_records import World
 from protofed.federation.build import Federation, build_federation, describe_environment
 from protofed.federation.evaluation import Evaluation, evaluate_round
+from protofed.federation.notices import Notice
 from protofed.federation.round import Messages, run_round
 from protofed.runtime.resources import tune_malloc
 from protofed.spec.experiment_spec import Experiment, SiteData, method_name
@@ -312,7 +313,7 @@ class ExperimentRun(Generic[S, C]):
         found = self.folder.find()
         self._record_world(found)
         server, first = self._restore(found)
-        self.news += self.federation.notices
+        self.news += map(str, self.federation.notices)
         watch(RunProgress(first, total, None, math.nan, self._told()))
         mean: float | None = None
         missing: tuple[str, ...] = ()
@@ -327,7 +328,8 @@ class ExperimentRun(Generic[S, C]):
             watch(RunProgress(finished, total, mean, left, (*self._told(), *wrong), missing))
             self.incidents.end_round()
         self.incidents.check_any()
-        notices = [*self.federation.notices, *self.incidents.summary()]
+        events = [Notice("events", text) for text in self.incidents.summary()]
+        notices = [*self.federation.notices, *events]
         mark_done(self.folder, self.experiment, notices)
 
     def _told(self) -> tuple[str, ...]:

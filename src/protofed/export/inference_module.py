@@ -299,7 +299,7 @@ def _facts(opened: TrainedRun, folder: RunDir, client: ClientId | None) -> Model
         domain=home,
         digest=experiment.digest,
         scores=_scores(folder, opened.round, client),
-        notices=tuple(opened.federation.notices),
+        notices=tuple(map(str, opened.federation.notices)),
         made_with={name: versions[name] for name in ("protofed", "torch", "pillow")},
         spec=portable_spec(experiment),
     )

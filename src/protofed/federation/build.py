@@ -27,7 +27,7 @@ from protofed.data.partition import (
 )
 from protofed.data.transforms import ImageTransform
 from protofed.errors import ProtofedError
-from protofed.federation.notices import data_notes, left_out_note, method_warnings
+from protofed.federation.notices import Notice, data_notes, left_out_note, method_warnings
 from protofed.methods import METHODS
 from protofed.nets import build_net
 from protofed.spec.experiment_spec import Experiment, SiteData
@@ -83,7 +83,7 @@ class Federation(NamedTuple):
     server: Site
     sites: dict[ClientId, Site]  # of clients that hold images
     tests: dict[str, ArrayDataset]
-    notices: list[str]
+    notices: list[Notice]
     declared: DeclaredData | None = None  # if the images are at remote sites
 
     @property
@@ -145,8 +145,9 @@ def build_federation(experiment: Experiment) -> Federation:
         for part in parts
         if part.client in sizes
     }
-    general = [*method_warnings(experiment, nets), *entry.general_notes, *left_out_note(experiment)]
-    notices = general + data_notes(benchmark, parts, sites, public, experiment.leave_out)
+    general = [Notice("data", text) for text in entry.general_notes]
+    notices = [*method_warnings(experiment, nets), *general, *left_out_note(experiment)]
+    notices += data_notes(benchmark, parts, sites, public, experiment.leave_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 

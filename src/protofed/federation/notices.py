@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,29 +14,48 @@ from protofed.data.benchmark_info import Benchmark
 from protofed.data.partition import ClientPart
 from protofed.spec.experiment_spec import Experiment
 
+NoticeKind = Literal["method", "training", "scores", "unseen", "data", "site", "events"]
 
-def left_out_note(experiment: Experiment) -> list[str]:
+
+class Notice(NamedTuple):
+    """Something that a reader of a run's scores must know.
+
+    `kind` says what it is about: the method, the training, how scores were taken, a domain left out
+    of training, the images, a site's software, or what went wrong during the run. `domain` is set
+    if it is about one domain; ``str(notice)`` is a line for people.
+    """
+
+    kind: NoticeKind
+    text: str
+    domain: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.domain}: {self.text}" if self.domain else self.text
+
+
+def left_out_note(experiment: Experiment) -> list[Notice]:
     """A note that one domain was left out of training; an empty list if none was."""
     if experiment.leave_out is None:
         return []
     on = "" if experiment.validation is None else ", scored on its training images"
-    return [
-        f"{experiment.leave_out}: left out of training, so its score is of an unseen domain{on}"
-    ]
+    text = f"left out of training, so its score is of an unseen domain{on}"
+    return [Notice("unseen", text, experiment.leave_out)]
 
 
-def method_warnings(experiment: Experiment, nets: list[Net]) -> list[str]:
+def method_warnings(experiment: Experiment, nets: list[Net]) -> list[Notice]:
     """What may make the training differ from what a reader expects.
 
     The method's own warnings, scores on held-out images, and batch norm with batches of one.
     """
-    warnings = [experiment.method.warning(net) for net in nets]
+    warnings = [Notice("method", experiment.method.warning(net) or "") for net in nets]
     if experiment.validation:
-        warnings.append("scored on images held out from the clients, not on the test images")
+        text = "scored on images held out from the clients, not on the test images"
+        warnings.append(Notice("scores", text))
     layers = [layer for net in nets for layer in net.modules()]
     if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in layers):
-        warnings.append("batches of one: batch norm keeps its initial statistics")
-    return list(dict.fromkeys(text for text in warnings if text))
+        text = "batches of one: batch norm keeps its initial statistics"
+        warnings.append(Notice("training", text))
+    return list(dict.fromkeys(notice for notice in warnings if notice.text))
 
 
 def data_notes(
@@ -43,26 +64,28 @@ def data_notes(
     sites: dict[ClientId, Site],
     public: dict[str, Tensor],
     left_out: str | None,
-) -> list[str]:
+) -> list[Notice]:
     """What a reader must know about the images and which client holds them.
 
     For example domains without a client, clients without an image, and classes that nobody holds.
     """
-    notices = [f"{domain.name}: {domain.note}" for domain in benchmark.domains if domain.note]
+    notices = [Notice("data", d.note, d.name) for d in benchmark.domains if d.note]
     if public:
         counts = ", ".join(f"{name} {len(rows)}" for name, rows in public.items())
-        notices.append(f"public images, of training images that no client holds: {counts}")
+        text = f"public images, of training images that no client holds: {counts}"
+        notices.append(Notice("data", text))
     dealt = {part.domain for part in parts}
     notices += [
-        f"{domain.name}: has no client, is only tested"
+        Notice("data", "has no client, is only tested", domain.name)
         for domain in benchmark.domains
         if domain.name not in dealt and domain.name != left_out
     ]
     empty = [f"{part.client} ({part.domain})" for part in parts if part.client not in sites]
     if empty:
-        notices.append(f"skipped, as they hold no image: client {', '.join(empty)}")
+        notices.append(Notice("data", f"skipped, as they hold no image: client {', '.join(empty)}"))
     held = torch.cat([site.train.labels for site in sites.values()]).unique().tolist()
     missing = [name for label, name in enumerate(benchmark.classes) if label not in held]
     if missing:
-        notices.append(f"no client holds class {', '.join(missing)}: it cannot be learnt")
+        text = f"no client holds class {', '.join(missing)}: it cannot be learnt"
+        notices.append(Notice("data", text))
     return notices

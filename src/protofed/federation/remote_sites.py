@@ -32,7 +32,7 @@ from protofed.federation.build import (
     scoring_split,
     server_site,
 )
-from protofed.federation.notices import left_out_note, method_warnings
+from protofed.federation.notices import Notice, left_out_note, method_warnings
 from protofed.runtime.json_files import (
     parse_json_object,
     require_fields,
@@ -166,11 +166,13 @@ def _declared(clients: Mapping[ClientId, str], offers: Sequence[SiteDescription]
     return DeclaredData({name: offer.fingerprint for name, offer in by_name.items()}, held)
 
 
-def _notes(offers: Sequence[SiteDescription]) -> list[str]:
+def _notes(offers: Sequence[SiteDescription]) -> list[Notice]:
     """What a reader of the scores must know about the sites."""
-    notes = [f"{offer.site}: {offer.note}" for offer in sorted(offers) if offer.note]
+    notes = [Notice("data", offer.note, offer.site) for offer in sorted(offers) if offer.note]
     others = {offer.site: _others(offer) for offer in sorted(offers)}
-    return notes + [f"{name}: runs {', '.join(found)}" for name, found in others.items() if found]
+    return notes + [
+        Notice("site", f"runs {', '.join(found)}", name) for name, found in others.items() if found
+    ]
 
 
 def software_versions() -> tuple[str, ...]:

@@ -200,7 +200,7 @@ def _reasons(
     recipe: Recipe, plan: RunPlan, scale: Scale, printed: PrintedPart, records: Sequence[RunRecord]
 ) -> list[str]:
     """What is known to make the numbers differ, each thing once."""
-    of_runs = [notice for record in records for notice in record.result.notices]
+    of_runs = [str(notice) for record in records for notice in record.result.notices]
     of_paper = [f"paper: {fault.note}" for fault in printed.faults]
     if scale == "smoke":  # no difference is shown, so none has a reason
         return list(dict.fromkeys([*of_runs, *of_paper]))
