@@ -57,8 +57,8 @@ ROOMS = (  # each may import those before it that it names
     (
         "cli",
         (
-            *("", "errors", "runtime", "core", "methods", "data", "spec", "experiment"),
-            *("analysis", "paper_tables", "figures", "report", "export", "deploy"),
+            *("", "errors", "runtime", "core", "methods", "data", "spec", "federation"),
+            *("experiment", "analysis", "paper_tables", "figures", "report", "export", "deploy"),
         ),
     ),
     ("", ("errors", "core", "methods", "testing", "spec", "experiment", "cli")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from typing_extensions import TypedDict
 from protofed.core.rng import numpy_rng
 from protofed.core.site import holdout_size
 from protofed.core.training import STRICT
-from protofed.data.benchmark_info import Benchmark
 from protofed.errors import ProtofedError, require_known_name
+
+if TYPE_CHECKING:
+    from protofed.data.benchmark_info import Benchmark
 
 Rows: TypeAlias = NDArray[np.int64]  # row numbers in a domain's training part, or their labels
 Amount = TypeVar("Amount", int, float)

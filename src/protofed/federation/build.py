@@ -119,9 +119,8 @@ def build_federation(experiment: Experiment) -> Federation:
     `ProtofedError` if no client would hold an image.
     """
     entry, benchmark = _images(experiment)
-    dealt = partition_clients(
-        experiment.partition, benchmark, experiment.seed, experiment.leave_out
-    )
+    left_out = experiment.leave_out
+    dealt = partition_clients(experiment.partition, benchmark, experiment.seed, left_out)
     parts, tests = scoring_split(experiment, benchmark, dealt)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
     if not sizes:
@@ -129,9 +128,9 @@ def build_federation(experiment: Experiment) -> Federation:
     nets = build_nets(experiment, len(benchmark.classes))
     public = _public(experiment, benchmark, dealt)
     trains = {domain.name: domain.train for domain in benchmark.domains}
-    first, colour = benchmark.domains[0].train, entry.channel_statistics
+    first, classes = benchmark.domains[0].train, len(benchmark.classes)
     server = replace(
-        server_site(experiment, colour, len(benchmark.classes), first, nets[0], sizes),
+        server_site(experiment, entry.channel_statistics, classes, first, nets[0], sizes),
         public=_shown([trains[name].take(rows).images for name, rows in public.items()]),
     )
     sites = {
@@ -147,7 +146,7 @@ def build_federation(experiment: Experiment) -> Federation:
     }
     general = [Notice("data", text) for text in entry.general_notes]
     notices = [*method_warnings(experiment, nets), *general, *left_out_note(experiment)]
-    notices += data_notes(benchmark, parts, sites, public, experiment.leave_out)
+    notices += data_notes(benchmark, parts, sites, public, left_out)
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 

@@ -35,7 +35,7 @@ _MODULES = {
     "partition": "client_holdings",
     "tsne": "feature_maps",
     "sphere": "feature_maps",
-    "margins": "class_margins",
+    "margins": "prototype_map",
     "prototypes": "prototype_map",
     "gradcam": "gradcam",
 }
