@@ -41,7 +41,7 @@ def test_the_one_before_is_used_and_told_and_on_record(broken: Broken) -> None:
     assert told == [f"{words}; resuming after round 2"]
     line = {"round": 2, "checkpoint": 3, "reason": told[0]}
     assert place.lines(place.events) == [line]
-    assert "1 checkpoints were damaged" in json.loads(place.done.read_text())["notices"][-1]["text"]
+    assert "1 checkpoint was damaged" in json.loads(place.done.read_text())["notices"][-1]["text"]
     assert place.scores.read_bytes() == scores
     assert place.rounds_on_disk() == [2, 3]
 

@@ -23,8 +23,8 @@ from protofed.paper_tables.paper_comparison import (
     recipe_document,
     settings_by_source,
 )
-from protofed.paper_tables.recipe import PrintedPart, printed_table, read_recipe
-from protofed.paper_tables.run_recipe import Scale, prepare_recipe
+from protofed.paper_tables.recipe import PrintedPart, Scale, printed_table, read_recipe
+from protofed.paper_tables.run_recipe import prepare_recipe
 from protofed.runtime.text_tables import render_document
 
 

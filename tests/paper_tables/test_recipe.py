@@ -12,15 +12,16 @@ from protofed.data.partition import partition_clients
 from protofed.errors import ProtofedError
 from protofed.methods.fedlsa import FedLSA
 from protofed.paper_tables.recipe import (
+    PACE,
     SOURCES,
     Recipe,
     nest_values,
     parse_recipe,
+    plan_runs,
     printed_table,
     read_recipe,
     recipe_names,
 )
-from protofed.paper_tables.run_recipe import PACE, plan_runs
 from protofed.spec.experiment_spec import parse_method
 
 RECIPES = [read_recipe(name) for name in recipe_names()]

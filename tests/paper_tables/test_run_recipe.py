@@ -14,16 +14,16 @@ from protofed.data.benchmarks import BENCHMARKS
 from protofed.data.digits_mini import DOMAINS
 from protofed.errors import ProtofedError
 from protofed.paper_tables.paper_comparison import RecipeReport, format_duration, list_recipes
-from protofed.paper_tables.recipe import printed_table, read_recipe, recipe_names
-from protofed.paper_tables.run_recipe import (
+from protofed.paper_tables.recipe import (
     RoundPace,
     Scale,
     measure_pace,
     plan_runs,
-    prepare_recipe,
-    run_recipe,
-    unfinished_cells,
+    printed_table,
+    read_recipe,
+    recipe_names,
 )
+from protofed.paper_tables.run_recipe import prepare_recipe, run_recipe, unfinished_cells
 
 
 def nothing(progress: GridProgress) -> None:

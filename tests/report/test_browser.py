@@ -208,7 +208,9 @@ def test_hostile_names_of_domains_classes_and_clients_run_and_ask_for_nothing(
     for file, key in (("done", "notices"), ("partition.json", 0)):
         content = json.loads((folder / file).read_text())
         content[key] = (
-            [name] if file == "done" else {**content[0], "domain": name, "held": {name: 3}}
+            [{"kind": "data", "text": name}]
+            if file == "done"
+            else {**content[0], "domain": name, "held": {name: 3}}
         )
         (folder / file).write_text(json.dumps(content))
     page_file = tmp_path / "hostile.html"

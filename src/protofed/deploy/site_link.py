@@ -2,9 +2,6 @@
 
 This stands where Flower's SuperNode would. A SuperNode fetches the app of a run and starts it; here
 no app is ever fetched, and requests of runs under any app but ours are refused unread.
-
-The link hands requests to the site's worker through a socket. Bytes pass, never objects, and only
-to those who hold the key, a file that only its owner can read.
 """
 
 from __future__ import annotations
@@ -12,12 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import ssl
 import time
 from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 from protofed.deploy.flower_client import CallError, FlowerClient, bundle_hash, call_patiently
@@ -32,54 +26,10 @@ from protofed.deploy.flower_compat import (
     WaitingRequest,
 )
 from protofed.deploy.keys import SiteKey
+from protofed.deploy.worker_socket import NO_QUESTION, ask_worker
 from protofed.errors import ProtofedError
 from protofed.runtime.child_process import exit_with_pipe, stop_on_sigterm
 from protofed.runtime.console import NETWORK, print_line
-
-FAMILY = "AF_UNIX"
-NO_QUESTION = b""  # the worker's answer to what is none
-RETRY_PAUSE = 0.5  # seconds between attempts to reach a worker that is being started again
-
-
-def open_worker_socket(place: Path) -> Listener:
-    """Open a socket at `place`, with a new key in a file beside it.
-
-    Only its owner can read the key, and only a caller with the key is heard.
-    """
-    place.unlink(missing_ok=True)
-    key = _key(place)
-    key.unlink(missing_ok=True)
-    secret = secrets.token_bytes(32)
-    handle = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(secret)
-    return Listener(str(place), family=FAMILY, backlog=16, authkey=secret)
-
-
-def ask_worker(place: Path, content: bytes, patience: float) -> bytes:
-    """Send a request to the worker and return its answer.
-
-    A worker that died is asked again for `patience` seconds, because it is being restarted;
-    repeating a request changes nothing there.
-    """
-    end = time.monotonic() + patience
-    while True:
-        with suppress(OSError, EOFError, AuthenticationError):
-            return _once(place, content)
-        if time.monotonic() > end:
-            raise TimeoutError(f"the site's worker does not answer at {place}")
-        time.sleep(RETRY_PAUSE)
-
-
-def _once(place: Path, content: bytes) -> bytes:
-    with Client(str(place), family=FAMILY, authkey=_key(place).read_bytes()) as connection:
-        connection.send_bytes(content)
-        return connection.recv_bytes()
-
-
-def _key(place: Path) -> Path:
-    return place.with_name(f"{place.name}.key")
-
 
 HEARTBEAT = 12.0  # seconds; a site that misses two of them is offline
 BEAT_EVERY = 5.0  # seconds

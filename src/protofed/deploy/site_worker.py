@@ -44,7 +44,7 @@ from protofed.deploy.request_judge import (
     parse_description,
     parse_inquiry,
 )
-from protofed.deploy.site_link import NO_QUESTION, open_worker_socket
+from protofed.deploy.worker_socket import NO_QUESTION, open_worker_socket
 from protofed.engines.engine import try_training
 from protofed.engines.site_protocol import (
     SiteRequest,

@@ -25,7 +25,7 @@ from protofed.experiment.run_folder import RunDir
 from protofed.experiment.trained_run import TrainedRun, open_trained_model
 from protofed.federation.build import describe_environment
 from protofed.runtime.json_files import parse_json
-from protofed.spec.experiment_spec import Experiment, SiteData
+from protofed.spec.experiment_spec import Data, Experiment, SiteData
 
 INPUT = (
     "images: uint8 [N, side, side, 3], red, green, blue from 0 to 255, rows from the top; the whole"
@@ -99,7 +99,7 @@ def portable_spec(experiment: Experiment) -> dict[str, Any]:
     Only the last part of the path stays, so an exported file does not reveal the user's folders.
     """
     spec = experiment.to_dict()
-    if spec["data"]["name"] != experiment.data.label:
+    if isinstance(experiment.data, Data) and experiment.data.name != experiment.data.label:
         spec["data"]["name"] = f"./{experiment.data.label}"
     return spec
 

@@ -21,12 +21,14 @@ from protofed.paper_tables.recipe import (
     PrintedPart,
     PrintedTable,
     Recipe,
+    RunPlan,
+    Scale,
     Values,
     printed_table,
     read_recipe,
     recipe_names,
+    rough_estimate,
 )
-from protofed.paper_tables.run_recipe import RunPlan, Scale, rough_estimate
 from protofed.runtime.text_tables import TableDocument, TextTable
 
 AVG = "AVG"
