@@ -2,7 +2,8 @@
 
 spec.json  env.json  partition.json  rounds.jsonl  scores.jsonl  events.jsonl  checkpoints/  done
 and, where they were asked for, public.json (rows of public images) and keep.json (rounds to keep)
-and card.md, which is made from these
+and card.md, which is made from these, tracking.json (ids of logs elsewhere), and
+checkpoints/pruned.json, which names checkpoints that were removed
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from protofed.runtime.atomic_io import file_lock
 from protofed.spec.experiment_spec import Experiment
 
 KEEP = 2  # checkpoints; the one before the newest is the fallback
+PRUNED_FILE = "pruned.json"  # in checkpoints: the rounds whose checkpoints were removed
 SHOWN = 5  # run folders that are named to who gave the folder around them
 
 
@@ -39,9 +41,11 @@ class RunDir:
         self.path = path
         self.rounds, self.scores = path / "rounds.jsonl", path / "scores.jsonl"
         self.done, self.checkpoints = path / "done", path / "checkpoints"
+        self.pruned = self.checkpoints / PRUNED_FILE  # only where checkpoints were removed
         self.events = path / "events.jsonl"  # only where something went wrong
         self.keep = path / "keep.json"  # only where checkpoints are to stay
         self.card = path / "card.md"  # for people, from the other files
+        self.tracking = path / "tracking.json"  # only where a tracker has to find its log again
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -88,14 +92,17 @@ class RunDir:
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             atomic_io.remove_temporaries(self.path)
-            self.write("spec.json", {"digest": experiment.digest, **experiment.to_dict()})
+            label = experiment.method.info.label
+            recorded = {"digest": experiment.digest, "method_label": label}
+            self.write("spec.json", {**recorded, **experiment.to_dict()})
             self.checkpoints.mkdir(exist_ok=True)  # after the spec: now the folder is a run's
             atomic_io.remove_temporaries(self.checkpoints)
 
     def clear(self) -> None:
         """Forget what an earlier run of this experiment left."""
         with self._writing():
-            for file in (self.done, self.rounds, self.scores, self.events, self.keep, self.card):
+            records = (self.done, self.rounds, self.scores, self.events, self.keep, self.card)
+            for file in (*records, self.tracking):
                 file.unlink(missing_ok=True)
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
@@ -161,6 +168,24 @@ class RunDir:
             for old in checkpoint.checkpoint_folders(self.checkpoints)[:-KEEP]:
                 if checkpoint.checkpoint_round(old) not in keep:
                     atomic_io.remove_directory(old)
+
+    def pruned_rounds(self) -> set[int]:
+        """The rounds whose checkpoints were removed to free space."""
+        if not self.pruned.exists():
+            return set()
+        return set(run_records.read_record_file(run_records.KEEP, self.pruned)["rounds"])
+
+    def prune(self, rounds: Collection[int]) -> None:
+        """Remove the checkpoints of some rounds, and what a kill left of others.
+
+        They are noted first, so that a reader is told why they are gone, even after a kill.
+        """
+        gone = sorted(self.pruned_rounds().union(rounds))
+        atomic_io.atomic_write_json(self.pruned, {"rounds": gone})
+        for folder in checkpoint.checkpoint_folders(self.checkpoints):
+            if checkpoint.checkpoint_round(folder) in rounds:
+                atomic_io.remove_directory(folder)
+        atomic_io.remove_temporaries(self.checkpoints)
 
     def rounds_on_disk(self) -> list[int]:
         """The rounds that have a checkpoint."""
@@ -239,8 +264,8 @@ def check_same_environment(folder: Path, world: run_records.World) -> None:
 
     `world` is the environment of today; that of the run is in ``env.json``.
     """
-    env = folder / "env.json"
-    before = run_records.read_record_file(run_records.WORLD, env) if env.exists() else world
+    begun = (folder / "env.json").exists()
+    before = run_records.read_world(folder) if begun else world
     for what in ("torch", "data"):
         if before.get(what) != world[what]:
             raise ProtofedError(

@@ -6,7 +6,8 @@ meets a field that is missing, of another type, or a number that no run could ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypeVar
 
@@ -18,9 +19,11 @@ from protofed.errors import ProtofedError, printable_text
 from protofed.federation.notices import Notice, NoticeKind
 from protofed.federation.remote_sites import SiteDescription
 from protofed.runtime.atomic_io import read_file_bytes
+from protofed.runtime.code_reference import NO_CODE, CodeAccess, parse_reference
 from protofed.runtime.json_files import parse_json, read_json_file
 from protofed.spec.experiment_spec import Experiment
-from protofed.spec.spec_parser import parse_experiment
+from protofed.spec.method_lookup import UnloadedMethod, code_names
+from protofed.spec.spec_parser import RECORDED, parse_experiment
 
 FEDERATION_FILE = "federation.json"  # what the sites had declared when the run began
 T = TypeVar("T")
@@ -45,6 +48,7 @@ class SpecRecord(TypedDict):
     """
 
     digest: Digest
+    method_label: NotRequired[str]  # its name in tables, for readers that do not load its code
     leave_out: NotRequired[str | None]
 
 
@@ -161,8 +165,20 @@ class EventLine(TypedDict):
     checkpoint: NotRequired[Number]
 
 
+@with_config(EXACTLY)
+class TrackingRecord(TypedDict):
+    """The shape of ``tracking.json``: the run's ids in W&B and MLflow.
+
+    They become part of file names, so nothing but an id is let through.
+    """
+
+    wandb: NotRequired[Annotated[str, Field(pattern=r"\A[0-9a-f]{16}\z")]]
+    mlflow: NotRequired[Annotated[str, Field(pattern=r"\A[0-9a-f]{32}\z")]]
+
+
 SPEC, DONE = TypeAdapter(SpecRecord), TypeAdapter(DoneRecord)
 MANIFEST, KEEP = TypeAdapter(ManifestRecord), TypeAdapter(KeepRecord)
+TRACKING = TypeAdapter(TrackingRecord)
 World = dict[str, str | dict[str, str]]  # env.json: versions, and digests of data
 WORLD: TypeAdapter[World] = TypeAdapter(World)
 Holdings = list[ClientPartRecord]  # partition.json: who holds what
@@ -183,6 +199,12 @@ def read_record_file(shape: TypeAdapter[T], file: Path) -> T:
         return check_shape(shape, read_json_file(file), file)
     except ProtofedError as fault:
         raise ProtofedError(fault.args[0], hint=ADVICE) from fault
+
+
+def read_world(folder: Path) -> World:
+    """What a run was made with, from its ``env.json``; empty if the run has not begun."""
+    file = folder / "env.json"
+    return read_record_file(WORLD, file) if file.exists() else {}
 
 
 def check_shape(shape: TypeAdapter[T], content: object, source: object) -> T:
@@ -244,22 +266,40 @@ def _line(shape: TypeAdapter[Line], raw: bytes, source: str) -> Line | ProtofedE
         return fault
 
 
-def load_spec(folder: Path) -> Experiment:
+def load_spec(folder: Path, access: CodeAccess = NO_CODE) -> Experiment:
     """The experiment of a run folder, from its ``spec.json``.
 
-    A spec that does not match the digest it was saved with has been edited, and is refused.
+    A spec that does not match the digest it was saved with has been edited, and is refused. By
+    default no code of a user's own is loaded: its method is then an `UnloadedMethod`, with which
+    scores can be read but nothing can be trained.
     """
     file = folder / "spec.json"
     saved = read_record_file(SPEC, file)
-    began = saved["digest"]
-    experiment = parse_experiment({k: v for k, v in saved.items() if k != "digest"}, str(file))
-    if experiment.digest != began:
+    raw = {key: value for key, value in saved.items() if key not in RECORDED}
+    if access.load:
+        _refuse_code_inside(folder.resolve(), raw)
+    experiment = parse_experiment(raw, str(file), access)
+    if isinstance(experiment.method, UnloadedMethod) and saved.get("method_label"):
+        method = replace(experiment.method, label=saved["method_label"])
+        experiment = experiment.model_copy(update={"method": method})
+    if experiment.digest != saved["digest"]:
         raise ProtofedError(
             f"{file} is not the spec that the run was begun with (digest {experiment.digest[:12]}, "
-            f"not {began[:12]})",
+            f"not {saved['digest'][:12]})",
             hint="restore it, or start a new run from it with <spec>",
         )
     return experiment
+
+
+def _refuse_code_inside(folder: Path, raw: Mapping[str, Any]) -> None:
+    """A run folder is data: code that lies in it, as in one from a stranger, is not executed."""
+    for name in code_names(raw):
+        file = parse_reference(name).find_file()
+        if file and folder in file.resolve().parents:
+            raise ProtofedError(
+                f"{folder} names code that lies in the run folder itself: {name}\n"
+                "a run folder holds no code; move the file out if you trust it, and name it there"
+            )
 
 
 class FederationRecord(TypedDict):
