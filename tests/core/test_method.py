@@ -11,8 +11,9 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import AnyMethod, Method, average_models, reply_from_fit
+from protofed.core.method import AnyMethod, Method, ServerState, average_models, reply_from_fit
 from protofed.core.model import Model
+from protofed.core.prototypes import Prototypes
 from protofed.core.reply_validation import ReplyTemplate, rejection_reason
 from protofed.core.site import RoundContext, TrainingBatch
 from protofed.core.training import Training, fit_model
@@ -127,3 +128,19 @@ def test_a_reply_tells_examples_and_loss() -> None:
     reply = reply_from_fit(SITES[0], fitted)
     assert (reply.size, reply.metrics) == (len(SITES[0].train), {"loss": 0.0})
     assert tree.equal(reply.model, SITES[0].initial_model())
+
+
+def test_prototypes_that_are_missing_or_all_the_same_are_told() -> None:
+    method, labels = FedProto(), torch.arange(3)
+    apart = Prototypes(torch.eye(3), labels, torch.ones(3, dtype=torch.int64))
+    same = replace(apart, vectors=torch.zeros(3, 3))
+    empty = Prototypes(torch.zeros(0, 3), labels[:0], labels[:0])
+
+    def warned(protos: Prototypes | None) -> str:
+        return method.result_warning(ServerState(Model(), protos=protos))
+
+    assert warned(apart) == ""
+    assert warned(None) == warned(empty) == "FedProto ended without prototypes"
+    assert warned(same) == "FedProto ended with the same prototype for all classes"
+    assert warned(replace(same, labels=torch.zeros_like(labels))) == ""  # three rows of one class
+    assert FedAvg().result_warning(ServerState(Model())) == ""

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protofed.core import tree
-from protofed.core.model import ImageShape, Net, model_from_net
+from protofed.core.model import ArrayShape, ImageShape, Net, model_from_net
 from protofed.errors import ProtofedError
 from protofed.nets import NETS, SMALLEST_SIDE, build_net
 
@@ -19,6 +19,7 @@ RESNET_BLOCKS = {
 }
 WIDTHS = {  # of the encoder's output and of z
     "lsa-cnn": (512, 128),
+    "mlp": (256, 128),
     "moon-cnn": (84, 256),
     "moon-mlp": (512, 256),
     "moon-resnet18": (512, 256),
@@ -47,6 +48,7 @@ def test_names_are_alphabetical() -> None:
         ("resnet10", CIFAR, 4_903_242),
         ("moon-mlp", ImageShape(1, 28), 1_061_130),
         ("moon-cnn", CIFAR, 92_626),
+        ("mlp", ImageShape(1, 28), 785 * 256 + 257 * 256 + 257 * 128 + 129 * 10),
         # convolutions, fc, neck, head
         ("lsa-cnn", CIFAR, 2_432 + 51_264 + 4096 * 512 + 512 + 512 * 128 + 128 + 1_290),
         ("seproto-cnn", CIFAR, 896 + 18_496 + 73_856 + 2048 * 512 + 512 + 512 * 513 + 5_130),
@@ -218,3 +220,30 @@ def test_small_cnns_resize_only_where_the_map_does_not_fit(name: str) -> None:
 def test_unknown_net_names_the_known_ones() -> None:
     with pytest.raises(ProtofedError, match=r"unknown net 'resnet11'; did you mean(.|\n)*lsa-cnn"):
         build_net("resnet11", 10, CIFAR, seed=0)
+
+
+@pytest.mark.parametrize("sizes", [(6,), (1, 9), (3, 4, 5), (2, 3, 4, 5)])
+def test_the_perceptron_takes_rows_of_any_shape(sizes: tuple[int, ...]) -> None:
+    net = build_net("mlp", 7, ArrayShape(sizes), seed=3)
+    x = torch.randn(2, *sizes, generator=torch.Generator().manual_seed(5))
+    hidden = x.flatten(1)
+    for name in ("encoder.fc1", "encoder.fc2", "neck.0"):
+        hidden = F.relu(
+            F.linear(hidden, net.get_parameter(f"{name}.weight"), net.get_parameter(f"{name}.bias"))
+        )
+    assert torch.equal(net(x).z, hidden)
+    assert net(x).logits.shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", sorted(set(NETS) - {"mlp"}))
+def test_nets_of_images_refuse_rows(name: str) -> None:
+    with pytest.raises(
+        ProtofedError,
+        match=r"takes images, and these data are rows of shape \[6\]\nchoose `net=mlp`",
+    ):
+        build_net(name, 7, ArrayShape((6,)), seed=0)
+
+
+def test_both_kinds_of_shape_give_the_size_of_one_input() -> None:
+    assert ImageShape(3, 32).sizes == (3, 32, 32)
+    assert ArrayShape((4, 5)).sizes == (4, 5)

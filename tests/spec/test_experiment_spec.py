@@ -15,7 +15,13 @@ from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedprox import FedProx
 from protofed.spec.experiment_spec import Data, Experiment, PublicImages, flatten_spec
-from protofed.spec.spec_parser import choose_named, parse_experiment, read_spec, set_field
+from protofed.spec.spec_parser import (
+    choose_named,
+    format_assignment,
+    parse_experiment,
+    read_spec,
+    set_field,
+)
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
 
@@ -23,6 +29,7 @@ from tests.cli.conftest import cli as cli
 def test_what_is_not_said_comes_from_the_benchmark() -> None:
     made = parse_experiment({"data": "office-caltech"})
     assert made.net == "lsa-cnn"
+    assert isinstance(made.data, Data)
     assert made.data.domains == ("caltech", "amazon", "webcam", "dslr")
     assert made.data.flip
     assert isinstance(made.partition, SharesPartition)
@@ -202,6 +209,24 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 )
 def test_set_reads_values_as_toml(assignment: str, expected: dict[str, object]) -> None:
     assert set_field({}, assignment) == expected
+
+
+scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(min_size=1), inner)
+)
+
+
+@given(values)
+def test_an_assignment_reads_back_to_its_value(value: object) -> None:
+    back = set_field({}, format_assignment("section.field", value))["section"]["field"]
+    assert repr(back) == repr(value)  # 1 is neither True nor 1.0
+
+
+def test_an_assignment_has_quotes_only_where_they_are_needed() -> None:
+    assert format_assignment("net", "lsa-cnn") == "net=lsa-cnn"
+    assert format_assignment("net", "1e3") == 'net="1e3"'
+    assert format_assignment("data.domains", ("a", "b")) == 'data.domains=["a", "b"]'
 
 
 def test_set_turns_a_bare_name_into_a_section() -> None:

@@ -200,6 +200,18 @@ class TwoLegs(Method):
         return merged
 
 
+@dataclass(frozen=True)
+class Tampering(Method):
+    """Empties the model while it looks for something to warn of, and says nothing."""
+
+    info: ClassVar[MethodInfo] = ABOUT
+
+    def result_warning(self, server: ServerState) -> str:
+        for weight in server.model.weights.values():
+            weight.zero_()
+        return None  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize(
     ("method", "fault"),
     [
@@ -216,6 +228,8 @@ class TwoLegs(Method):
         (WrongShape(), "not \\[images, classes\\]"),
         (Smuggler(), "metrics"),
         (TwoLegs(), "changed the replies"),
+        (Tampering(), "result_warning\\(\\) changed the server state"),
+        (Tampering(), "result_warning\\(\\) must return a text"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else "",
 )

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, cast
 
 import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.model import ImageShape, Model, Net, NetOutput
+from protofed.core.model import InputShape, Model, Net, NetOutput
 from protofed.core.prototypes import Prototypes, prototype_template
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import STRICT, FitResult, Training, fit_model
@@ -50,8 +51,9 @@ class Payload(NamedTuple):
     counts: bool = False  # whether the counts behind prototypes change the result
 
 
-# What a method may require. "equal features": nets may differ, but not the width of z.
-Need: TypeAlias = Literal["equal nets", "equal features", "public images"]
+# What a method may require. "equal features": nets may differ, but not the width of z. "sgd": a
+# client's move must be a sum of its gradients times the learning rate, as with no other optimiser.
+Need: TypeAlias = Literal["equal nets", "equal features", "public images", "sgd"]
 
 
 # The fields that turn a method into one of its paper's ablations, by the ablation's name.
@@ -74,6 +76,7 @@ class MethodInfo(NamedTuple):
     caveat: str = ""  # how the implementation differs, e.g. a reconstruction
 
 
+FIELDS = "Fields:"  # the heading above them in a docstring
 S = TypeVar("S", bound=ServerState, default=ServerState)  # server state
 C = TypeVar("C", default=None)  # client state: private, kept by the engine
 
@@ -94,6 +97,14 @@ class Method(Generic[S, C]):
 
     info: ClassVar[MethodInfo]
     ablations: ClassVar[Ablations] = {}  # those of its paper
+
+    def __init_subclass__(cls) -> None:
+        """Let `help` show what the fields of a method mean: append it to the docstring."""
+        super().__init_subclass__()
+        fields = [(n, f.description) for n, f in vars(cls).items() if isinstance(f, FieldInfo)]
+        lines = [f"    {name}: {meaning}" for name, meaning in fields if meaning]
+        if lines:
+            cls.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", f"    {FIELDS}", *lines])
 
     @property
     def exchanges(self) -> int:
@@ -127,11 +138,26 @@ class Method(Generic[S, C]):
         """
         return ""
 
-    def adapt(self, net: Net, image: ImageShape) -> Net:
+    def result_warning(self, server: S) -> str:
+        """What a reader of the scores must know about the server's last state; "" if nothing.
+
+        For a method that became a simpler one without an error, as FPL with one cluster per class.
+        The default tells of prototypes that are missing, or the same for all classes.
+        """
+        protos = server.protos
+        if "protos" not in self.payload.down:
+            return ""
+        if protos is None or not len(protos):
+            return f"{self.info.label} ended without prototypes"
+        same = len(protos.labels.unique()) > 1 and bool((protos.vectors == protos.vectors[0]).all())
+        return f"{self.info.label} ended with the same prototype for all classes" if same else ""
+
+    def adapt(self, net: Net, image: InputShape) -> Net:
         """The user's net with what the paper adds, such as another neck or a second head.
 
-        `image` is the shape of the input images. New layers may use torch's global generator: it is
-        seeded for this call and restored afterwards.
+        `image` is the shape of one input: an `ImageShape`, or an `ArrayShape` for data that are no
+        images. New layers may use torch's global generator: it is seeded for this call and restored
+        afterwards.
         """
         return net
 
@@ -187,12 +213,12 @@ class Method(Generic[S, C]):
         on_gradients: Callable[[Model], None] | None = None,
         on_batch: Callable[[TrainingBatch], None] | None = None,
     ) -> FitResult[Model]:
-        """Train by SGD on `loss` over the client's images: the model, the steps, the mean loss.
+        """Train on `loss` over the client's images: the model, the steps, the mean loss.
 
         Training starts from the received model, or from `start`. A method that keeps part of the
         model at the client passes ``start=received.model | state``. `on_gradients` may change the
-        model's gradients before each step, for example to clip them; `on_batch` sees each batch
-        before its loss is computed.
+        model's gradients before each step, and before the run's own clipping; `on_batch` sees each
+        batch before its loss is computed.
         """
 
         def loss(model: Model, batch: TrainingBatch) -> Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
 from protofed.core import tree
+from protofed.errors import ProtofedError
 
 
 class ImageShape(NamedTuple):
@@ -19,6 +20,23 @@ class ImageShape(NamedTuple):
 
     channels: int
     side: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The full shape of one input, as of an `ArrayShape`."""
+        return (self.channels, self.side, self.side)
+
+
+class ArrayShape(NamedTuple):
+    """The shape of rows that are no images: ``(8,)`` for vectors of eight numbers.
+
+    A net takes them as floats [B, *sizes].
+    """
+
+    sizes: tuple[int, ...]
+
+
+InputShape: TypeAlias = ImageShape | ArrayShape
 
 
 class NetOutput(NamedTuple):
@@ -47,11 +65,33 @@ class Net(nn.Module):
         self.width = width  # of the encoder's output, the neck's input
         self.features = head.in_features  # D, of z
         self.classes = head.out_features  # C
+        self.head_place = ""  # where the head was in the encoder, if it is made of a whole module
 
     def forward(self, x: Tensor) -> NetOutput:
-        """Features z [B, D] and logits [B, C] of images [B, channels, side, side]."""
+        """Features z [B, D] and logits [B, C] of inputs x, [B, channels, side, side] for images."""
         z = self.neck(self.encoder(x))
         return NetOutput(z, self.head(z))
+
+
+def net_from_module(module: nn.Module, head: str) -> Net:
+    """Any torch module as a `Net`; `head` is the path of its last linear layer.
+
+    Everything before that layer becomes the encoder, whose output is the feature z. The module is
+    changed: the identity takes the place of its head, whose output must be that of the module. ::
+
+        net_from_module(torchvision.models.resnet18(num_classes=classes), head="fc")
+    """
+    layer = module.get_submodule(head)
+    if not isinstance(layer, nn.Linear):
+        raise ProtofedError(
+            f"net: the head '{head}' is a {type(layer).__name__}; it must be the linear layer that "
+            "gives the class scores"
+        )
+    parent, _, name = head.rpartition(".")
+    setattr(module.get_submodule(parent), name, nn.Identity())
+    net = Net(module, nn.Identity(), layer, width=layer.in_features)
+    net.head_place = head
+    return net
 
 
 @tree.node

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -18,9 +18,9 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    InstanceOf,
     ModelWrapValidatorHandler,
     PlainSerializer,
+    SkipValidation,
     Tag,
     ValidationError,
     ValidationInfo,
@@ -29,8 +29,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
-from protofed.core.method import AnyMethod, Method
+from protofed.core.method import AnyMethod
+from protofed.core.model import ArrayShape, ImageShape
 from protofed.core.training import Training
+from protofed.data.array_folder import ROW_NET, array_info, is_array_folder
 from protofed.data.benchmarks import (
     BENCHMARKS,
     benchmark_info,
@@ -44,93 +46,46 @@ from protofed.data.partition import RULES, Partition
 from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
-from protofed.nets import NETS, Convolution
+from protofed.nets import NETS, Convolution, find_net_builder, known_nets, net_label
+from protofed.nets import PLUGINS as NET_PLUGINS
+from protofed.runtime.code_reference import (
+    ANY_CODE,
+    CodeAccess,
+    installed_plugins,
+    is_reference,
+    load_reference,
+    parse_reference,
+    reference_to,
+)
+from protofed.spec.method_lookup import (
+    UnloadedMethod,
+    describe_method,
+    parse_method,
+    without_folders,
+)
 from protofed.spec.spec_faults import (
     KnownFields,
-    explain_faults,
     fault_lines_error,
     field_names,
     spec_error,
-    unknown_name,
     unknown_name_error,
 )
 
 
-def method_name(method: AnyMethod) -> str:
-    """The command-line name of a method, as ``fedavg``.
-
-    For a method that is not ours, the full name of its class.
-    """
-    kind = FedAvg if type(method) is Method else type(method)  # whose defaults Method holds
-    for name, known in METHODS.items():
-        if kind is known:
-            return name
-    return f"{type(method).__module__}.{type(method).__qualname__}"
-
-
-def describe_method(method: AnyMethod) -> dict[str, Any]:
-    """A method as plain data: its name and hyperparameters, with nested methods likewise.
-
-    A method that is not ours also carries a digest of its file, so an edited method is a new run.
-    In a script, which contains more than the method, only the class counts.
-    """
-    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    name = method_name(method)
-    plain = {
-        key: describe_method(value) if isinstance(value, Method) else to_jsonable_python(value)
-        for key, value in fields.items()
-    }
-    return (
-        {"name": name, **plain}
-        if name in METHODS
-        else {"name": name, **_method_source(method), **plain}
-    )
-
-
-def _method_source(method: AnyMethod) -> dict[str, str]:
-    kind = type(method)
-    home = None if kind.__module__ == "__main__" else inspect.getmodule(kind)
+def _method(given: object, info: ValidationInfo) -> AnyMethod:
     try:
-        code = inspect.getsource(home or kind)
-    except (OSError, TypeError):  # typed in at a prompt
-        return {}
-    return {"source": hashlib.sha256(code.encode()).hexdigest()[:12]}
-
-
-def parse_method(given: object) -> AnyMethod:
-    """A method from its name, or from a table with its name and hyperparameters.
-
-    ``parse_method("fedavg")``, ``parse_method({"name": "fedprox", "mu": 0.1})``; a method is
-    returned as it is. A field that holds a method, as PGCT's ``base``, takes the same forms.
-    """
-    if isinstance(given, Method):
-        return given
-    table = {"name": given} if isinstance(given, str) else given
-    if not isinstance(table, Mapping):
-        raise ProtofedError(f"method: give a name or a table with a name, got {given!r}")
-    fields = dict(table)
-    name = fields.pop("name", "fedavg")
-    if not isinstance(name, str) or name not in METHODS:
-        raise ProtofedError(f"method: {unknown_name(str(name), METHODS)}")
-    for field in dataclasses.fields(METHODS[name]):
-        if isinstance(field.default, Method) and isinstance(fields.get(field.name), str | Mapping):
-            fields[field.name] = parse_method(fields[field.name])
-    try:
-        return METHODS[name](**{str(key): value for key, value in fields.items()})
-    except ValidationError as fault:
-        lines = explain_faults(fault, ("method",), {"": field_names(METHODS[name])})
-        raise ProtofedError("\n".join(lines)) from fault
-
-
-def _method(given: object) -> AnyMethod:
-    try:
-        return parse_method(given)
+        return parse_method(given, code_access(info))
     except ProtofedError as fault:
         raise fault_lines_error(str(fault).splitlines()) from fault
 
 
+def code_access(info: ValidationInfo) -> CodeAccess:
+    """Which code this spec may bring in; the user's own spec may bring any."""
+    return info.context if isinstance(info.context, CodeAccess) else ANY_CODE
+
+
 def _known_source(name: str) -> str:
-    """A benchmark's name, or the full path of a folder of images."""
+    """A benchmark's name, or the full path of a folder of images or arrays."""
     if looks_like_folder(name):
         return str(Path(name).expanduser().resolve())
     if name not in BENCHMARKS:
@@ -181,10 +136,20 @@ class SpecSection(BaseModel):
 class Data(SpecSection):
     """Which images a run uses, and how a net sees them; defaults come from the benchmark.
 
-    `name` is a benchmark or a folder of images. `revision` identifies the content: a version for a
-    benchmark, a digest for a folder. ::
+    `name` is a benchmark, a folder of images, or one of image arrays. `revision` identifies the
+    content: a version for a benchmark, a digest for a folder. ::
 
         Data(name="office-caltech", domains=("amazon", "dslr"))
+
+    Fields:
+        name: a benchmark, or a folder of images
+        domains: those to use, in this order; default: the benchmark's
+        side: pixels along a side, to which images are resized
+        channels: 1 or 3, of the net's input
+        pad: pixels around the image before a random crop; 0 for no crop
+        flip: whether training images are mirrored at random
+        strict: True refuses a folder with files that cannot be used
+        revision: which version of the images, set by protofed
     """
 
     name: Annotated[str, AfterValidator(_known_source)] = "digits-mini"  # or a folder of images
@@ -201,12 +166,15 @@ class Data(SpecSection):
     )  # of the images: only this version's can be had; of a folder, a digest of what it holds
 
     @model_validator(mode="after")
-    def _of_this_benchmark(self) -> Self:
+    def _of_this_benchmark(self, info: ValidationInfo) -> Self:
         if not self.domains or len(set(self.domains)) < len(self.domains):
             raise ValueError("domains: name at least one, and each once")
-        if looks_like_folder(self.name) and "revision" in self.model_fields_set:
+        on_record = looks_like_folder(self.name) or not code_access(info).load
+        if on_record and "revision" in self.model_fields_set:
             return self  # a run on record, which stands even if its images are gone by now
         entry = benchmark_info(self.name)
+        if row_shape(self.name):
+            raise ValueError("name: these arrays are no images, so ArrayData describes them")
         known = entry.domains + entry.on_request
         for domain in self.domains:
             if domain not in known:
@@ -229,6 +197,82 @@ class Data(SpecSection):
     def default_partition(self) -> Partition:
         """Which client holds what, if an experiment does not say it."""
         return default_partition(self.name, self.domains)
+
+    @property
+    def input_shape(self) -> ImageShape:
+        """The shape of one input of a net."""
+        return ImageShape(self.channels, self.side)
+
+
+def row_shape(name: str) -> tuple[int, ...] | None:
+    """The shape of one row, if a name means a folder of arrays that are no images; else None."""
+    there = looks_like_folder(name) and is_array_folder(Path(name))
+    return array_info(Path(name)).row_shape if there else None
+
+
+IMAGE_FIELDS = ("side", "channels", "pad", "flip", "strict")
+
+
+class ArrayData(SpecSection):
+    """Rows of numbers that are no images, from a folder of arrays; a net gets [B, *shape].
+
+    `protofed.datasets` writes such folders; ``data = "path/to/one"`` in a spec is enough to name
+    one. `revision` is a digest of the content.
+    """
+
+    name: Annotated[str, AfterValidator(_known_source)]  # the path of the folder
+    domains: tuple[str, ...] = benchmark_of("domains")
+    shape: tuple[int, ...] = Field(
+        default_factory=lambda done: row_shape(done["name"]) or (), min_length=1
+    )  # of one row
+    revision: str = Field(
+        default_factory=lambda done: str(benchmark_info(done["name"]).data_version(0))
+    )
+
+    default_net: ClassVar[str] = ROW_NET
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_of_rows(cls, given: object) -> object:
+        strange = (
+            [f for f in given if f not in cls.model_fields] if isinstance(given, Mapping) else []
+        )
+        if strange:
+            known = f"no such field (known: {', '.join(cls.model_fields)})"
+            images = "is for images, and these data are rows"
+            raise fault_lines_error(
+                [f"data.{field}: {images if field in IMAGE_FIELDS else known}" for field in strange]
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _of_this_folder(self) -> Self:
+        if not self.domains or len(set(self.domains)) < len(self.domains):
+            raise ValueError("domains: name at least one, and each once")
+        if "revision" in self.model_fields_set:
+            return self  # a run on record, which stands even if its arrays are gone by now
+        if self.shape != row_shape(self.name):
+            raise ValueError(f"shape: the rows there have shape {row_shape(self.name)}")
+        known = benchmark_info(self.name).domains
+        for domain in self.domains:
+            if domain not in known:
+                raise unknown_name_error(domain, known)
+        return self
+
+    @property
+    def label(self) -> str:
+        """A short name without slashes, for folders and headings."""
+        return source_label(self.name)
+
+    @property
+    def default_partition(self) -> Partition:
+        """Each domain is a client."""
+        return one_client_per_domain(self.domains)
+
+    @property
+    def input_shape(self) -> ArrayShape:
+        """The shape of one input of a net."""
+        return ArrayShape(self.shape)
 
 
 class SiteData(SpecSection):
@@ -254,30 +298,80 @@ class SiteData(SpecSection):
         """Each site is a client."""
         return one_client_per_domain(self.domains)
 
+    @property
+    def input_shape(self) -> ImageShape:
+        """The shape of one input of a net."""
+        return ImageShape(self.channels, self.side)
 
-def _where_images_are(given: object) -> str:
-    remote = "at" in given if isinstance(given, Mapping) else isinstance(given, SiteData)
-    return "sites" if remote else "here"
+
+def _kind_of_data(given: object) -> str:
+    """Which section a table is; one on record says it itself, whatever its folder holds by now."""
+    if not isinstance(given, Mapping):
+        rows = isinstance(given, ArrayData)
+        return "sites" if isinstance(given, SiteData) else "rows" if rows else "here"
+    if "at" in given:
+        return "sites"
+    if "shape" in given:
+        return "rows"
+    name, recorded = given.get("name"), "revision" in given and "side" in given
+    return "rows" if isinstance(name, str) and not recorded and row_shape(name) else "here"
 
 
 AnyData = Annotated[
-    Annotated[Data, Tag("here")] | Annotated[SiteData, Tag("sites")],
-    Discriminator(_where_images_are),
+    Annotated[Data, Tag("here")]
+    | Annotated[ArrayData, Tag("rows")]
+    | Annotated[SiteData, Tag("sites")],
+    Discriminator(_kind_of_data),
 ]
 
-__all__ = ["Data", "Experiment", "PublicImages", "SiteData"]
+__all__ = ["ArrayData", "Data", "Experiment", "PublicImages", "SiteData"]
+# Fields that are younger than runs on record, with what their absence means. `to_dict` leaves them
+# out at these values, so that the digest of an older spec stays what it was.
+LATER_FIELDS: Mapping[str, object] = {
+    "training.optimizer": "sgd",
+    "training.clip_norm": 0.0,
+    "training.warmup": 0,
+    "training.schedule": "constant",
+    "training.final_lr_share": 0.0,
+    "training.step_every": 0,
+    "training.step_factor": 0.1,
+}
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
 
-def _nets(given: object) -> object:
-    """Check the name of a net, or a list of such names."""
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, list | tuple) or not names:
+def _nets(given: object, info: ValidationInfo) -> object:
+    """Check the name of a net, or a list of such names; a builder is named by where it is."""
+    if not isinstance(given, list | tuple):
+        return _net(given, code_access(info))
+    if not given:
         raise PydanticCustomError("net", "write a name, or a list of names for the clients in turn")
-    for name in names:
-        if str(name) not in NETS:
-            raise unknown_name_error(str(name), NETS)
-    return given if isinstance(given, str) else tuple(names)
+    return tuple(_net(name, code_access(info)) for name in given)
+
+
+def _net(given: object, access: CodeAccess) -> str:
+    name = _builder_name(given) if callable(given) else given
+    if not isinstance(name, str):
+        raise PydanticCustomError("net", "write a name, or a list of names for the clients in turn")
+    if not access.load:
+        return name
+    if is_reference(name):
+        name = str(parse_reference(name))
+    elif name not in NETS and name not in installed_plugins(NET_PLUGINS):
+        raise unknown_name_error(name, known_nets())
+    find_net_builder(name, access)
+    return name
+
+
+def _builder_name(given: Callable[..., object]) -> str:
+    """The name of a function that builds a net, if it can be found again by it."""
+    if isinstance(given, type | FunctionType):
+        reference = reference_to(given)
+        with suppress(ProtofedError):
+            if load_reference(reference) is given:
+                return str(reference)
+    raise PydanticCustomError(
+        "net", "give a function that is defined with def at the top level of a file or notebook"
+    )
 
 
 def _device(name: str) -> str:
@@ -303,6 +397,17 @@ def _without_none(section: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if value is not None}
 
 
+def _without_later(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec without those of `LATER_FIELDS` that have their defaults."""
+    tables = {name: dict(v) if isinstance(v, dict) else v for name, v in spec.items()}
+    for path, default in LATER_FIELDS.items():
+        section, _, name = path.rpartition(".")
+        table = tables[section] if section else tables
+        if name in table and table[name] == default:
+            del table[name]
+    return tables
+
+
 def _wants_public(method: AnyMethod) -> bool:
     return "public images" in method.needs
 
@@ -323,11 +428,30 @@ class Experiment(SpecSection):
     the experiment; it is part of the default folder's name. ::
 
         Experiment(method=FedProx(mu=0.1), data=Data(name="digits"), rounds=40, seed=1)
+
+    Fields:
+        data: the images, or their name
+        method: a method, its name, or a table of its name and fields
+        net: the net of all clients, or several that they take in turn; default: the benchmark's
+        conv: how wide 3x3 convolutions are computed, "direct" or "winograd"
+        partition: which client holds which images; default: the benchmark's
+        public: images that everybody may see, for methods that need them
+        leave_out: a domain whose images nobody trains on; it is scored as unseen
+        validation: share of each client's images to score on, in place of the test images
+        training: a client's local training
+        rounds: communication rounds
+        participation: share of the clients in each round
+        min_clients: replies that a round needs; with fewer it fails
+        on_nonfinite: "stop", or "skip" a client whose training becomes NaN
+        evaluate_every: rounds between two evaluations; the last round is always scored
+        seed: of every random stream
+        threads: of torch; part of the spec, as it moves bits
+        device: "auto", "cpu", "cuda" or "mps"
     """
 
     data: AnyData = Field(default_factory=Data)
     method: Annotated[
-        InstanceOf[Method], BeforeValidator(_method), PlainSerializer(describe_method)
+        AnyMethod, SkipValidation(), BeforeValidator(_method), PlainSerializer(describe_method)
     ] = FedAvg()  # or its name, or a table of its name and fields
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
         default_factory=lambda done: done["data"].default_net
@@ -403,30 +527,71 @@ class Experiment(SpecSection):
     @classmethod
     def _has_a_use(cls, public: PublicImages | None, info: ValidationInfo) -> PublicImages | None:
         method = info.data.get("method")
+        if isinstance(method, UnloadedMethod):
+            return public
         if method and bool(public) != _wants_public(method):
             wrong = "not used by" if public else "needed by"
             raise ValueError(f"{wrong} {method.info.label}: leave it out")
         return public
+
+    @field_validator("training")
+    @classmethod
+    def _suits_the_method(cls, training: Training, info: ValidationInfo) -> Training:
+        method = info.data.get("method")
+        if method and "sgd" in method.needs and training.optimizer != "sgd":
+            line = f"training.optimizer: {method.info.label} needs sgd, got {training.optimizer}: "
+            why = "it takes gradients from how far a client moved, as only the steps of SGD allow"
+            raise fault_lines_error([line + why])
+        return training
+
+    @field_validator("rounds")
+    @classmethod
+    def _outlast_warmup(cls, rounds: int, info: ValidationInfo) -> int:
+        training = info.data.get("training")
+        if training and training.warmup >= rounds:
+            line = f"training.warmup: must be less than rounds, which is {rounds}, "
+            raise fault_lines_error([f"{line}got {training.warmup}"])
+        return rounds
 
     @property
     def nets(self) -> tuple[str, ...]:
         """The names of the nets, one for all clients or several that they take in turn."""
         return (self.net,) if isinstance(self.net, str) else self.net
 
+    @property
+    def net_labels(self) -> tuple[str, ...]:
+        """The names of the nets for people: without the folders of the user's own files."""
+        return tuple(net_label(name) for name in self.nets)
+
     def to_dict(self) -> dict[str, Any]:
         """The resolved spec as plain data, ready for JSON; what is not set is left out.
 
-        `parse_experiment` makes an equal experiment of it.
+        So are the `LATER_FIELDS` at their defaults. `parse_experiment` makes an equal experiment of
+        it.
         """
         sections = self.model_dump(mode="json")
-        return _without_none({**sections, "data": _without_none(sections["data"])})
+        spec = _without_none({**sections, "data": _without_none(sections["data"])})
+        return _without_later(spec)
+
+    def flat_fields(self) -> dict[str, object]:
+        """Every field that is set by its dotted path, the `LATER_FIELDS` included.
+
+        For those who show or compare fields: ``made.flat_fields()["training.optimizer"]``.
+        """
+        fields = flatten_spec(self.to_dict())
+        return fields | {path: v for path, v in LATER_FIELDS.items() if path not in fields}
 
     @property
     def digest(self) -> str:
-        """The name of this run: SHA-256 of the resolved spec, wherever a folder of images lies."""
+        """The name of this run: SHA-256 of the resolved spec, wherever data and code lie.
+
+        It names what is to be computed. Which code computed it is in the run's fingerprint.
+        """
         plain = self.to_dict()
-        if isinstance(self.data, Data):
+        if not isinstance(self.data, SiteData):
             plain["data"]["name"] = self.data.label
+        plain["method"] = without_folders(plain["method"])
+        plain["net"] = self.net_labels[0] if isinstance(self.net, str) else list(self.net_labels)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

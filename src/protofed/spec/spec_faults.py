@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
@@ -63,7 +64,8 @@ def explain_faults(fault: ValidationError, where: tuple[str, ...], known: KnownF
             lines.append(f"{name}: is required")
         elif kind != "default_factory_not_called":
             message = error["msg"].removeprefix("Value error, ")
-            lines.append(f"{name}: {message[0].lower()}{message[1:]}, got {_brief(given)}")
+            close = _meant_choice(error) if kind == "literal_error" else ""
+            lines.append(f"{name}: {message[0].lower()}{message[1:]}, got {_brief(given)}{close}")
     return lines
 
 
@@ -73,9 +75,15 @@ def unknown_name(name: str, known: Iterable[str]) -> str:
     return f"unknown name '{name}'{did_you_mean(name, names)} (known: {', '.join(names)})"
 
 
+def _meant_choice(error: ErrorDetails) -> str:
+    """The hint for a text that is none of a field's choices: the nearest of them."""
+    choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+    return did_you_mean(str(error["input"]), choices)
+
+
 def _fields_of(place: tuple[int | str, ...]) -> list[str]:
     """A fault's place without the branches of unions that pydantic puts into it."""
-    branches = {"partition": list(RULES), "data": ["here", "sites"]}.get(str(place[0]), [])
+    branches = {"partition": list(RULES), "data": ["here", "rows", "sites"]}.get(str(place[0]), [])
     steps = (place[0], *place[2:]) if place[1:2] and place[1] in branches else place
     return [str(step) for step in steps if not _is_branch(step)] or [str(s) for s in place[-1:]]
 

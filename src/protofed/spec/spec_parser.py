@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import ProtofedError
+from protofed.runtime.code_reference import ANY_CODE, CodeAccess
 from protofed.runtime.json_files import parse_json
 from protofed.spec.experiment_spec import Experiment
 
+RECORDED = ("digest", "method_label")  # what a run folder's spec.json says beside the spec
 MOST_BYTES = 1 << 20  # no honest spec is larger
 # tomllib takes minutes for a name of many parts: its time grows with their square.
 DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++\s*+\.\s*+){20}")
@@ -32,7 +35,7 @@ def read_spec(path: Path) -> Raw:
             raise ProtofedError(f"{path}: a name with more than 20 dots, so hardly a spec")
         if path.suffix == ".json":
             saved = dict(parse_json(text, path))
-            return {key: value for key, value in saved.items() if key != "digest"}
+            return {key: value for key, value in saved.items() if key not in RECORDED}
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
         raise ProtofedError(f"{path}: not valid TOML: {fault}") from fault
@@ -52,11 +55,38 @@ def set_field(raw: Raw, assignment: str) -> Raw:
     path, equals, text = assignment.partition("=")
     if not equals or not all(key.strip() for key in path.split(".")):
         raise ProtofedError(f"{assignment}: write section.field=value")
+    return set_value(raw, path, parse_value(text))
+
+
+def parse_value(text: str) -> object:
+    """A value as it is typed: TOML (``0.1``, ``true``, ``["a", "b"]``), or text if it is none."""
     try:
-        value = tomllib.loads(f"value = {text.strip()}")["value"]
+        value: object = tomllib.loads(f"value = {text.strip()}")["value"]
     except (ValueError, RecursionError):  # no TOML, a number too long, brackets too deep
-        value = text.strip()
-    return set_value(raw, path, value)
+        return text.strip()
+    return value
+
+
+def format_assignment(path: str, value: object) -> str:
+    """The assignment that gives a field a value: ``set_field`` reads it back.
+
+    ``format_assignment("training.lr", 0.1)`` is ``training.lr=0.1``; text has quotes only if it
+    would be read as something else without.
+    """
+    plain = isinstance(value, str) and parse_value(value) == value
+    return f"{path}={value if plain else _toml(value)}"
+
+
+def _toml(value: object) -> str:
+    """Plain data as a TOML value."""
+    if isinstance(value, Mapping):
+        entries = (f"{_toml(str(key))} = {_toml(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str | bool):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
 
 
 def set_value(raw: Raw, path: str, value: object) -> Raw:
@@ -86,15 +116,18 @@ def choose_named(raw: Raw, section: str, name: str) -> Raw:
     return {**raw, section: {**fields, "name": name}}
 
 
-def parse_experiment(raw: Mapping[str, Any], source: str = "") -> Experiment:
+def parse_experiment(
+    raw: Mapping[str, Any], source: str = "", access: CodeAccess = ANY_CODE
+) -> Experiment:
     """Check plain data and complete it with defaults; every fault found is reported at once.
 
-    `source` names the file that the data came from; it stands before each line of an error. ::
+    `source` names the file that the data came from; it stands before each line of an error.
+    `access` says which code of a user's own it may bring in. ::
 
         parse_experiment({"method": "fedprox", "data": "digits", "rounds": 40})
     """
     try:
-        return Experiment.model_validate(dict(raw))
+        return Experiment.model_validate(dict(raw), context=access)
     except ProtofedError as fault:
         if not source:
             raise

@@ -255,6 +255,13 @@ class MethodTrial(Generic[S, C]):
         if (pack_tree(self.server), pack_tree(product), pack_tree(state)) != before:
             yield "publish(), predict() or auxiliary_predictions() changed what it was given"
 
+    def pure_warning(self) -> Iterator[str]:
+        before = pack_tree(self.server)
+        if not isinstance(cast(object, self.method.result_warning(self.server)), str):
+            yield 'result_warning() must return a text, "" if there is nothing to tell'
+        if pack_tree(self.server) != before:
+            yield "result_warning() changed the server state that it was given"
+
     def engine_copy(self) -> LocalEngine[S, C]:
         """An engine in the state in which the first run ended, sharing no memory with it."""
         engine = LocalEngine(self.method, self.sites)
@@ -336,6 +343,7 @@ CHECKS: tuple[Callable[[MethodTrial[Any, Any]], Iterator[str]], ...] = (
     MethodTrial.pure_train_and_wire,
     MethodTrial.pure_server,
     MethodTrial.predictions,
+    MethodTrial.pure_warning,
     MethodTrial.order_of_clients,
     MethodTrial.resume,
     MethodTrial.partial_participation,

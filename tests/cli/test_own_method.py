@@ -1,0 +1,205 @@
+"""The files printed in the docs, through every command: as a user with an own method would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import TINY, Cli
+
+PAGE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
+NETS = """
+from torch import nn
+from protofed.api import ImageShape, Net, net_from_module
+
+
+class Small(nn.Module):
+    def __init__(self, classes: int, image: ImageShape):
+        super().__init__()
+        self.conv = nn.Conv2d(image.channels, 4, 3, stride=4)
+        self.norm = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.fc(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+def small(classes: int, image: ImageShape) -> Net:
+    return net_from_module(Small(classes, image), head="fc")
+"""
+
+
+def printed(name: str) -> str:
+    """The block of Python in the page that defines a class."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = [block for block in blocks if f"class {name}(" in block]
+    return str(block)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The user's folder: the two methods of the page, and a net."""
+    (tmp_path / "balanced.py").write_text(printed("Balanced"))
+    (tmp_path / "steady.py").write_text(printed("Steady"))
+    (tmp_path / "ownnet.py").write_text(NETS)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    path = list(sys.path)
+    yield tmp_path
+    sys.path[:] = path
+    for name in ("balanced", "steady", "ownnet"):
+        sys.modules.pop(name, None)
+
+
+def only(pattern: str) -> Path:
+    (found,) = Path("runs").glob(pattern)
+    return found
+
+
+def image(path: Path) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+METHODS = {
+    "its state, extra and schema": ("steady.py:Steady", "Steady", "strength", ()),
+    "its loss and merge": ("balanced.py:Balanced", "Balanced", "power", ()),
+    "a net from a file": ("steady.py:Steady", "Steady", "strength", ("--net", "ownnet.py:small")),
+}
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_the_printed_file_goes_through_every_command(cli: Cli, folder: Path, case: str) -> None:
+    name, label, field, net = METHODS[case]
+    shared = ("--spec", "tiny.toml", *net, "--workers", "2")
+    table = cli("compare", "fedavg", "fedprox", name, f"{name}:{field}=0.25", *shared, "--json")
+    assert table.code == 0, table.err
+    rows = json.loads(table.out)["rows"]
+    assert [row["label"] for row in rows[-2:]] == [label, f"{label} ({field}=0.25)"]
+
+    run = cli("run", "--method", name, "--spec", "tiny.toml", *net, "--workers", "0", "--json")
+    assert "already finished" in run.err, "compare and run mean the same experiment"
+    (place,) = {json.loads(run.out)["folder"]}
+    again = cli("run", "--method", name, *shared, "--out", "twice", "--json")
+    assert again.code == 0, again.err
+    scores = [Path(where, "scores.jsonl").read_bytes() for where in (place, "twice")]
+    assert scores[0] == scores[1], "the same bits for 0 and 2 workers"
+
+    swept = cli("sweep", name, "--grid", f"method.{field}=0.1,0.25", *shared)
+    assert swept.code == 0, swept.err
+    if label == "Steady":
+        ablated = cli("ablate", name, *shared, "--json")
+        assert [row["label"] for row in json.loads(ablated.out)["rows"]] == [
+            "sizes alone",
+            "Steady (full)",
+        ]
+    for words in (
+        ("report", *Path("runs").iterdir(), "-o", "page.html"),
+        ("plot", "curves", place, only("fedavg-*"), "-o", "curves.svg"),
+        ("card", place),
+        ("resume", place),
+        ("track", place),
+        ("methods", "show", name),
+    ):
+        assert cli(*words).code == 0, words
+    assert label in Path("page.html").read_text()
+    picture = image(folder / "new.png")
+    for kind in ("onnx", "safetensors"):
+        assert cli("export", place, "--to", kind, "-o", f"model.{kind}").code == 0
+    answers = [
+        json.loads(cli("predict", model, picture, "--json").out) for model in (place, "model.onnx")
+    ]
+    assert answers[0]["answers"][0]["label"] == answers[1]["answers"][0]["label"]
+    refused = cli("predict", "model.safetensors", picture)
+    assert refused.code == 2
+    assert "--allow-code" in refused.err
+    assert cli("predict", "model.safetensors", picture, "--allow-code").code == 0
+
+
+def test_it_survives_a_kill_and_ends_with_the_same_bits(cli: Cli, folder: Path) -> None:
+    words = ["run", "--method", "steady.py:Steady", "--spec", "tiny.toml", "--rounds", "30"]
+    words += ["--net", "ownnet.py:small", "--workers", "0"]
+    assert cli(*words, "--out", "whole").code == 0
+    command = [sys.executable, "-m", "protofed", *words, "--out", "cut"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, env=os.environ)
+    began = time.monotonic()
+    while not Path("cut/checkpoints/round-00003").exists():
+        assert time.monotonic() - began < 100
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not Path("cut/done").exists()
+    resumed = cli("resume", "cut", "--workers", "2")
+    assert resumed.code == 0, resumed.err
+    assert Path("cut/scores.jsonl").read_bytes() == Path("whole/scores.jsonl").read_bytes()
+
+
+def test_a_run_whose_method_is_gone_is_still_read(cli: Cli, folder: Path) -> None:
+    made = cli("compare", "fedavg", "steady.py:Steady", "--spec", "tiny.toml", "--workers", "0")
+    assert made.code == 0
+    for name in ("steady", "balanced", "ownnet"):
+        (folder / f"{name}.py").unlink()
+        sys.modules.pop(name, None)
+    mine = only("Steady-*")
+    for words in (
+        ("report", *Path("runs").iterdir(), "-o", "page.html"),
+        ("plot", "curves", *Path("runs").iterdir(), "-o", "curves.svg"),
+        ("resume", mine, "--json"),
+        ("card", mine),
+        ("track", mine),
+    ):
+        ended = cli(*words)
+        assert ended.code == 0, ended.err
+    assert "Steady" in Path("page.html").read_text()
+    refused = cli("export", mine)
+    assert refused.code == 2
+    assert "there is no file" in refused.err
+
+
+def test_code_inside_a_run_folder_is_not_executed(cli: Cli, folder: Path) -> None:
+    assert cli("run", "--method", "steady.py:Steady", "--spec", "tiny.toml").code == 0
+    mine = only("Steady-*")
+    (mine / "steady.py").write_text("raise SystemExit('executed')\n")
+    spec = mine / "spec.json"
+    spec.write_text(spec.read_text().replace(str(folder), str(mine.resolve())))
+    for words in (("export", mine), ("predict", mine, image(folder / "a.png"))):
+        refused = cli(*words)
+        assert refused.code == 2
+        assert "names code that lies in the run folder itself" in refused.err
+
+
+def test_faults_of_a_users_file_are_told_with_their_place(cli: Cli, folder: Path) -> None:
+    (folder / "broken.py").write_text("x = 1\ny = x.nothing\n")
+    ended = cli("run", "--method", "broken.py:Mine")
+    assert ended.code == 2
+    assert f"{folder / 'broken.py'}, line 2: cannot be imported: AttributeError" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("reference", ["evilcode:Steady", "~/RUN/evilcode.py:Steady"])
+def test_code_inside_a_run_folder_is_not_reached_by_another_name(
+    cli: Cli, folder: Path, reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("run", "--method", "steady.py:Steady", "--spec", "tiny.toml").code == 0
+    mine = only("Steady-*").resolve()
+    (mine / "evilcode.py").write_text("raise SystemExit('executed')\n")
+    monkeypatch.setenv("HOME", str(mine.parent))
+    spec = json.loads((mine / "spec.json").read_text())
+    spec["method"]["name"] = reference.replace("RUN", mine.name)
+    (mine / "spec.json").write_text(json.dumps(spec))
+    monkeypatch.chdir(mine)
+    for words in (("export", mine), ("report", mine, "-o", folder / "page.html")):
+        assert "executed" not in cli(*words).err, words
+    assert "evilcode" not in sys.modules
+    assert "lies in the run folder itself" in cli("export", mine).err
