@@ -33,13 +33,13 @@ class RoundContext(NamedTuple):
 
 
 class TrainingBatch(NamedTuple):
-    """Augmented images ready for a net, their classes, and when they are trained on.
+    """Augmented images (or rows) ready for a net, their classes, and when they are trained on.
 
     `context`, `epoch` and `number` tell batches apart; pass `number` to `site.rng` for noise that
     differs from batch to batch.
     """
 
-    x: Tensor  # [B, channels, side, side] float
+    x: Tensor  # [B, channels, side, side] float; [B, *shape] for rows
     y: Tensor  # [B]
     context: RoundContext
     epoch: int  # of this exchange's local training
@@ -50,10 +50,11 @@ class TrainingBatch(NamedTuple):
 class ArrayDataset:
     """Images and labels in memory, indexed by row.
 
-    Images stay uint8 to save memory; a site's `pixels` makes floats of them batch by batch.
+    Images stay uint8 to save memory; a site's `pixels` makes floats of them batch by batch. Data
+    that are no images lie here as rows of floats.
     """
 
-    images: Tensor  # [N, side, side, 1 or 3] uint8
+    images: Tensor  # [N, side, side, 1 or 3] uint8; or rows [N, *shape] float32
     labels: Tensor  # [N] int64
 
     def __len__(self) -> int:
@@ -86,7 +87,8 @@ def holdout_size(size: int, share: float) -> int:
 class PixelTransform(Protocol):
     """How stored images become a net's input.
 
-    Images [B, side, side, 1 or 3] uint8 go in, floats [B, channels, side, side] come out.
+    Images [B, side, side, 1 or 3] uint8 go in, floats [B, channels, side, side] come out. Rows
+    [B, *shape] of floats keep their shape.
     """
 
     def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
@@ -101,7 +103,7 @@ class Site:
     """A client, or the server (which holds no training data); read-only to methods.
 
     Hooks get the site at which they run: `send` and `merge` the server's, `loss` and `train` the
-    client's. It holds the site's images (`train`), its net, the numbers of SGD (`training`), the
+    client's. It holds the site's images (`train`), its net, how it trains (`training`), the
     sizes of all clients, and the run's seed. To run a model, choose the right forward pass::
 
         out = site.forward_train(model, batch.x)  # the model being trained; with gradients
@@ -117,11 +119,16 @@ class Site:
     training: Training
     seed: int
     sizes: Mapping[ClientId, int]  # examples per client: known to all sites
-    public: Tensor = NO_IMAGES  # [N, side, side, 1 or 3] uint8; the same at every site
+    public: Tensor = NO_IMAGES  # as `train.images`; the same at every site
 
     def to_device(self, device: torch.device) -> Site:
         """This site with its images in a device's memory, where it then computes."""
         return replace(self, train=self.train.to(device), public=self.public.to(device))
+
+    def at_round(self, context: RoundContext) -> Site:
+        """This site with the learning rate that the schedule gives for a round."""
+        training = self.training.at_round(context.round, context.rounds)
+        return self if training is self.training else replace(self, training=training)
 
     def rng(self, *key: int | str) -> torch.Generator:
         """A new generator for one of this site's streams, e.g. ``site.rng("sample", round)``.

@@ -11,6 +11,7 @@ import torch
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
 from protofed.data import digits_mini, npz_store, transforms
+from protofed.data.array_folder import array_info, is_array_folder
 from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
 from protofed.data.folder_images import FolderInfo, folder_info, folder_label, one_client_per_domain
 from protofed.data.npz_store import ArchiveInfo
@@ -114,7 +115,7 @@ def _split(domain: str, everything: ArrayDataset, test: torch.Tensor) -> Domain:
 
 
 def looks_like_folder(name: str) -> bool:
-    """Whether the name of a data set means a folder of images rather than a benchmark.
+    """Whether the name of a data set means a folder of images or arrays rather than a benchmark.
 
     True for names with a slash or a leading ``.`` or ``~``, and for any existing folder. A
     benchmark's name always means the benchmark.
@@ -125,14 +126,15 @@ def looks_like_folder(name: str) -> bool:
 
 
 def benchmark_info(name: str, strict: bool = False) -> BenchmarkInfo:
-    """The `BenchmarkInfo` of a benchmark or of a folder of images; no image is read.
+    """The `BenchmarkInfo` of a benchmark, or of a folder of images or arrays; no image is read.
 
     `name` is a key of `BENCHMARKS` or a path (see `looks_like_folder`). With `strict`, a folder
-    with unusable files is refused later, when its images are read; otherwise these files are
+    with unusable image files is refused later, when its images are read; otherwise these files are
     skipped.
     """
     if looks_like_folder(name):
-        return folder_info(Path(name), strict)
+        root = Path(name)
+        return array_info(root) if is_array_folder(root) else folder_info(root, strict)
     try:
         return BENCHMARKS[require_known_name("benchmark", name, BENCHMARKS)]
     except ProtofedError as fault:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from protofed.data.array_folder import ArrayInfo
 from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
 from protofed.data.benchmarks import benchmark_info, source_label
 from protofed.data.domain_shift import DomainShift, gray_thumbnails, measure_domain_shift
@@ -306,6 +307,7 @@ class Diagnosis(NamedTuple):
     findings: list[Finding]
     shift: DomainShift | None
     spec: str  # TOML, a spec to start from
+    examples: str = "images"  # or "rows": what was counted
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
@@ -326,7 +328,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose_benchmark(name: str) -> Diagnosis:
-    """Examine a benchmark or a folder of images.
+    """Examine a benchmark, or a folder of images or arrays.
 
     Faults of a folder become findings with grade "stop". Only a name that is neither a benchmark
     nor an existing folder raises an error.
@@ -340,6 +342,8 @@ def diagnose_benchmark(name: str) -> Diagnosis:
         first, *rest = str(fault).splitlines()
         advice = rest.pop() if rest else "see docs/own-images.md"
         return Diagnosis(name, {}, [Finding("stop", first, rest, advice)], None, "")
+    if isinstance(entry, ArrayInfo) and entry.row_shape:
+        return _diagnose_rows(entry, benchmark)
     pictures, skipped = _pictures(entry, benchmark)
     thumbnails = np.concatenate(
         [gray_thumbnails(p) for d in benchmark.domains for p in (d.train, d.test)]
@@ -354,6 +358,40 @@ def diagnose_benchmark(name: str) -> Diagnosis:
     ]
     spec = suggest_spec(entry, counts, pictures, shift)
     return Diagnosis(entry.name, counts, sort_findings(findings), shift, spec)
+
+
+NO_PICTURES = Finding(
+    "note",
+    "look-alikes were not searched for, as these data are no images",
+    [],
+    "only rows with the same numbers are found",
+)
+
+
+def _diagnose_rows(entry: ArrayInfo, benchmark: Benchmark) -> Diagnosis:
+    """What can be said of rows: counts, exact copies, and how far the domains lie apart."""
+    rows = _of_arrays(benchmark)
+    counts, shift = count_classes(benchmark), measure_domain_shift(benchmark)
+    findings = [
+        *duplicate_findings(rows, exact_duplicates(rows), "the same"),
+        *count_findings(counts),
+        *shift_findings(shift, len(counts)),
+    ]
+    found = sort_findings([*map(_of_rows, findings), NO_PICTURES])
+    spec = suggest_spec(entry, counts, rows, shift)
+    return Diagnosis(entry.name, counts, found, shift, spec, "rows")
+
+
+def _of_rows(finding: Finding) -> Finding:
+    """A finding in the words for data that are no images."""
+
+    def reword(text: str) -> str:
+        return text.replace("image", "row").replace("pixels", "numbers")
+
+    details = [
+        line.replace(" test images, one is ", " test rows, one is ") for line in finding.details
+    ]
+    return Finding(finding.grade, reword(finding.title), details, reword(finding.advice))
 
 
 def _pictures(
@@ -384,15 +422,19 @@ def _of_pack(pack: PackedFolder, benchmark: Benchmark) -> list[HashedImage]:
 
 
 def _of_arrays(benchmark: Benchmark) -> list[HashedImage]:
-    """A benchmark's images, which have no files but rows."""
+    """A benchmark's images (or a folder's rows), which have no files but numbers."""
     pictures = []
     for domain in benchmark.domains:
         for part, data in (("train", domain.train), ("test", domain.test)):
             for row, (image, label) in enumerate(
                 zip(data.images, data.labels.tolist(), strict=True)
             ):
-                pixels = image.expand(-1, -1, 3).contiguous().numpy()
                 words = (f"{domain.name} {part} {row}", domain.name, part, benchmark.classes[label])
+                if image.is_floating_point():
+                    digest = hashlib.sha256(image.contiguous().numpy().data).hexdigest()
+                    pictures.append(HashedImage(*words, digest, b"", 0, 0))
+                    continue
+                pixels = image.expand(-1, -1, 3).contiguous().numpy()
                 digest = hashlib.sha256(pixels.data).hexdigest()
                 look = perceptual_hash(Image.fromarray(pixels))
                 pictures.append(HashedImage(*words, digest, look, *pixels.shape[1::-1]))
@@ -407,32 +449,41 @@ def suggest_spec(
     The image size follows from the median size of the files, the batch size from the smallest
     domain.
     """
-    median = int(np.median([min(picture.width, picture.height) for picture in pictures]))
-    folder = isinstance(entry, FolderInfo)
-    side = (64 if median >= LARGE else 32) if folder else entry.side
+    about, size = _suggest_size(entry, pictures)
+    examples = "images" if size else "rows"
     smallest = min(sum(train for train, _ in classes.values()) for classes in counts.values())
     batch = 64 if smallest >= 256 else 16
     clients = ", ".join(f"{_quoted(domain)} = 1" for domain in counts)
     word = shift.word if shift else "not measured"
     lines = [
-        f"# {source_label(entry.name)}: {len(pictures)} images, median side {median} pixels,",
+        f"# {source_label(entry.name)}: {about},",
         f"# shift between domains: {word}",
         "# next: use this file as the spec of `protofed run` or `protofed compare`",
         "rounds = 20",
         "",
         "[data]",
         f"name = {_quoted(entry.name)}",
-        f"side = {side}",
+        *size,
         "",
-        "[partition]  # one client per domain, with all its training images",
+        f"[partition]  # one client per domain, with all its training {examples}",
         'kind = "equal"',
         f"clients = {{ {clients} }}",
         "",
         "[training]",
-        f"batch = {batch}  # the smallest domain has {smallest} training images",
+        f"batch = {batch}  # the smallest domain has {smallest} training {examples}",
         "",
     ]
     return "\n".join(lines)
+
+
+def _suggest_size(entry: BenchmarkInfo, pictures: Sequence[HashedImage]) -> tuple[str, list[str]]:
+    """How many images of which size there are, and the line of a spec with their side."""
+    if isinstance(entry, ArrayInfo) and entry.row_shape:
+        return f"{len(pictures)} rows of shape {list(entry.row_shape)}", []
+    median = int(np.median([min(picture.width, picture.height) for picture in pictures]))
+    folder = isinstance(entry, FolderInfo)
+    side = (64 if median >= LARGE else 32) if folder else entry.side
+    return f"{len(pictures)} images, median side {median} pixels", [f"side = {side}"]
 
 
 def _quoted(text: str) -> str:
@@ -447,8 +498,10 @@ SCALE = 2  # enlargement, as the images are small
 def contact_sheet(benchmark: Benchmark, path: Path) -> None:
     """Write a PNG that shows one training image per domain (rows) and class (columns).
 
-    A class without images in a domain leaves a white cell.
+    A class without images in a domain leaves a white cell. Data that are no images are refused.
     """
+    if benchmark.domains[0].train.images.is_floating_point():
+        raise ProtofedError("there is no picture of these data, as they are no images")
     rows = [_row(domain, len(benchmark.classes)) for domain in benchmark.domains]
     sheet = torch.cat(rows)  # [domains * cell, classes * cell, 3]
     picture = Image.fromarray(sheet.numpy())

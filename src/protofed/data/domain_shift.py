@@ -78,12 +78,12 @@ def measure_domain_shift(benchmark: Benchmark) -> DomainShift | None:
     size = min(MOST_TRAIN, *(len(domain.train) for domain in domains))
     tests = {d.name: _some(d.test, MOST_TEST, d.name, "test") for d in domains}
     right: dict[str, dict[str, NDArray[np.bool_]]] = {}
-    seen = {name: edge_color_features(test) for name, test in tests.items()}
+    seen = {name: probe_features(test) for name, test in tests.items()}
     for domain in domains:
         chosen = _some(domain.train, size, domain.name, "train")
         if len(chosen.labels.unique()) < 2:
             return None
-        x = edge_color_features(chosen)
+        x = probe_features(chosen)
         mean, std = x.mean(0), x.std(0) + 1e-6
         probe = RidgeClassifier(alpha=float(x.shape[1])).fit(
             (x - mean) / std, chosen.labels.numpy()
@@ -109,6 +109,14 @@ def _some(data: ArrayDataset, most: int, *key: str) -> ArrayDataset:
     """At most `most` images, drawn the same way every time."""
     order = numpy_rng("shift", *key).permutation(len(data))[:most]
     return data.take(torch.from_numpy(np.sort(order)))
+
+
+def probe_features(data: ArrayDataset) -> Floats:
+    """What a probe sees: `edge_color_features` of images, and the numbers of rows themselves."""
+    if not data.images.is_floating_point():
+        return edge_color_features(data)
+    rows: Floats = data.images.flatten(1).numpy()
+    return rows
 
 
 def edge_color_features(data: ArrayDataset) -> Floats:

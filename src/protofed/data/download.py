@@ -29,7 +29,7 @@ from protofed.data.http_download import (
     quarantine_file,
     verify_checksum,
 )
-from protofed.data.npz_store import ArchiveInfo, Arrays, is_archive_missing
+from protofed.data.npz_store import DATA, ArchiveInfo, Arrays, is_archive_missing
 from protofed.errors import ProtofedError, require_known_name
 from protofed.runtime.atomic_io import (
     atomic_write_json,
@@ -130,6 +130,44 @@ def sources_for(name: str) -> tuple[str, ...]:
 def missing_sources(benchmark: str) -> tuple[str, ...]:
     """The names of a benchmark's sources whose files are missing below PROTOFED_DATA."""
     return tuple(n for n, s in SOURCES.items() if s.archive == benchmark and s.missing)
+
+
+def unset_folder_notes() -> list[str]:
+    """A line that says that PROTOFED_DATA is not set; no line if it is."""
+    return [] if os.environ.get(DATA) else [f"{DATA} is not set: it names the folder of all images"]
+
+
+class MissingImages(NamedTuple):
+    """A public set whose images are not on this disk: where they belong, and how to get them.
+
+    `folder` is below PROTOFED_DATA; its path begins with ``$PROTOFED_DATA`` if that is not set.
+    """
+
+    benchmark: str
+    source: str  # the benchmark, or one of the digits' domains
+    folder: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.source} is missing in {self.folder}: {self.command}"
+
+
+def missing_images(benchmark: str, domains: Sequence[str]) -> list[MissingImages]:
+    """All sets that some domains of a benchmark need and that are missing on this disk.
+
+    Only their presence is checked, not their content.
+    """
+    root = os.environ.get(DATA) or f"${DATA}"
+    return [
+        MissingImages(
+            benchmark=benchmark,
+            source=name,
+            folder=f"{root}/{SOURCES[name].home.folder}",
+            command=f"protofed data get {name}",
+        )
+        for name in missing_sources(benchmark)
+        if name == benchmark or name in domains
+    ]
 
 
 def _table() -> dict[str, DataSource]:

@@ -47,6 +47,16 @@ class FolderRow(NamedTuple):
         return [self.name, digest, look.hex(), width, height]
 
 
+def digests_to_test(digests: Sequence[str]) -> set[str]:
+    """Of the digests of one class's examples, those of its test part: the smallest fifth.
+
+    Fewer if the cut would separate examples with equal digests.
+    """
+    ranked = sorted(digests)
+    cut = holdout_size(len(ranked), TEST_SHARE)
+    return {digest for digest in ranked[:cut] if digest < ranked[cut]}
+
+
 def split_folder_rows(
     domain: str, rows: Sequence[FolderRow], has_test: bool
 ) -> dict[str, list[FolderRow]]:
@@ -59,15 +69,12 @@ def split_folder_rows(
     test = [row for row in rows if row.file.part == "test"]
     train = [row for row in rows if row.file.part != "test"]
     if not has_test:
-        chosen: set[str] = set()
-        for label in {row.file.label for row in rows}:
-            ranked = sorted((r.image.sha256, r.name) for r in rows if r.file.label == label)
-            cut = holdout_size(len(ranked), TEST_SHARE)
-            while cut and ranked[cut - 1][0] == ranked[cut][0]:
-                cut -= 1
-            chosen |= {name for _, name in ranked[:cut]}
-        test = [row for row in rows if row.name in chosen]
-        train = [row for row in rows if row.name not in chosen]
+        digests: dict[str, list[str]] = {}
+        for row in rows:
+            digests.setdefault(row.file.label, []).append(row.image.sha256)
+        chosen = {label: digests_to_test(mine) for label, mine in digests.items()}
+        test = [row for row in rows if row.image.sha256 in chosen[row.file.label]]
+        train = [row for row in rows if row.image.sha256 not in chosen[row.file.label]]
     for part, found in (("training", train), ("test", test)):
         if not found:
             raise ProtofedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import zipfile
@@ -10,7 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from pydantic.dataclasses import dataclass
 from protofed.core.site import ArrayDataset
 from protofed.errors import ProtofedError
 from protofed.runtime.atomic_io import atomic_write_json, file_sha256, rename_over
+from protofed.runtime.resources import free_memory
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -97,6 +99,7 @@ class ArchiveInfo(NamedTuple):
     folder: str
     classes: tuple[str, ...]
     home: Path | None = None  # the folder above, where it is not PROTOFED_DATA
+    remedy: str = ""  # what to do about a missing or damaged file, where it cannot be downloaded
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,14 @@ class _Meta:
     files: dict[str, _File]
 
 
-def read_archive(archive: ArchiveInfo, file: str, parts: Sequence[str]) -> list[ArrayDataset]:
+def read_archive(
+    archive: ArchiveInfo, file: str, parts: Sequence[str], shape: tuple[int, ...] | None = None
+) -> list[ArrayDataset]:
     """Read parts of an .npz file of a benchmark, after checking it against its meta.json.
 
     The part "train" is the arrays ``x_train`` and ``y_train``, the part "" is ``x`` and ``y``.
-    Images come as [N, H, W, 1 or 3] uint8. The SHA-256 of an unchanged file is computed only once.
+    Images come as [N, H, W, 1 or 3] uint8; with a `shape`, rows [N, *shape] float32 are expected
+    instead. The SHA-256 of an unchanged file is computed only once.
     """
     folder = _folder(archive)
     path = folder / file
@@ -126,8 +132,9 @@ def read_archive(archive: ArchiveInfo, file: str, parts: Sequence[str]) -> list[
             f"benchmark '{archive.benchmark}' needs {path}, which does not exist\n"
             f"{_how(archive)}; or choose domains that do not need it"
         )
-    _verify(path, _described(archive, folder / "meta.json", file).sha256)
-    return [_dataset(path, part, len(archive.classes)) for part in parts]
+    remedy = archive.remedy or "fetch it again, together with its meta.json"
+    _verify(path, _described(archive, folder / "meta.json", file).sha256, remedy)
+    return [_dataset(path, part, len(archive.classes), shape) for part in parts]
 
 
 def archive_note(archive: ArchiveInfo, file: str) -> str:
@@ -147,7 +154,7 @@ def is_archive_missing(archive: ArchiveInfo, file: str) -> bool:
 
 
 def _how(archive: ArchiveInfo) -> str:
-    return f"`protofed data get {archive.benchmark}` fetches it"
+    return archive.remedy or f"`protofed data get {archive.benchmark}` fetches it"
 
 
 def _folder(archive: ArchiveInfo) -> Path:
@@ -188,7 +195,7 @@ def _described(archive: ArchiveInfo, path: Path, file: str) -> _File:
     raise ProtofedError(f"{path} {fault}: without it {file} cannot be checked; {_how(archive)}")
 
 
-def _verify(path: Path, expected: str) -> None:
+def _verify(path: Path, expected: str, remedy: str) -> None:
     """Stop if the file is not the one that meta.json describes; hash it only if it changed."""
     path = path.resolve()
     state = path.stat()
@@ -203,7 +210,7 @@ def _verify(path: Path, expected: str) -> None:
     if found != expected:
         raise ProtofedError(
             f"{path} is damaged or was changed: expected sha256 {expected[:12]}…, "
-            f"found {found[:12]}…\nfetch it again, together with its meta.json"
+            f"found {found[:12]}…\n{remedy}"
         )
     _remember({**stamps, str(path): stamp})
 
@@ -227,12 +234,15 @@ def _remember(stamps: dict[str, object]) -> None:
         return
 
 
-def _dataset(path: Path, part: str, classes: int) -> ArrayDataset:
+def _dataset(path: Path, part: str, classes: int, shape: tuple[int, ...] | None) -> ArrayDataset:
     """One part of a verified file as tensors, its arrays checked."""
     x, y = (f"{kind}_{part}" if part else kind for kind in "xy")
     images, labels = _arrays(path, x, y)
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
-        found = f"{images.dtype} {list(images.shape)}"
+    found = f"{images.dtype} {list(images.shape)}"
+    if shape is not None:
+        if images.dtype != np.float32 or images.shape[1:] != shape:
+            raise ProtofedError(f"{path}: {x} must be float32 {['N', *shape]}, is {found}")
+    elif images.dtype != np.uint8 or images.shape[3:] not in ((), (3,)) or images.ndim < 3:
         raise ProtofedError(f"{path}: {x} must be uint8 [N, H, W] or [N, H, W, 3], is {found}")
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         found = f"{labels.dtype} {list(labels.shape)}"
@@ -242,17 +252,87 @@ def _dataset(path: Path, part: str, classes: int) -> ArrayDataset:
     if labels.min() < 0 or labels.max() >= classes:
         found = f"{labels.min()} to {labels.max()}"
         raise ProtofedError(f"{path}: {y} must lie in 0 to {classes - 1}, spans {found}")
-    grey = images[..., None] if images.ndim == 3 else images
+    grey = images[..., None] if shape is None and images.ndim == 3 else images
     return ArrayDataset(torch.from_numpy(grey), torch.from_numpy(labels.astype(np.int64)))
 
 
 def _arrays(path: Path, *names: str) -> list[Array]:
-    """Arrays of an .npz file by name; nothing in it is ever unpickled."""
+    """Arrays of an .npz file by name, all of which must be there."""
+    stored = read_array_file(path, names)
+    for name in names:
+        if name not in stored.names:
+            raise ProtofedError(f"{path}: array {name} is missing; it holds {stored.listing}")
+    return [stored.arrays[name] for name in names]
+
+
+class ArrayFile(NamedTuple):
+    """The names of all arrays in a file, and those arrays that were asked for."""
+
+    names: tuple[str, ...]
+    arrays: dict[str, Array]
+
+    @property
+    def listing(self) -> str:
+        """The names in one line."""
+        return ", ".join(self.names) or "none"
+
+
+def read_array_file(path: Path, names: Sequence[str] | None = None) -> ArrayFile:
+    """Read a .npy or .npz file of any origin: all arrays, or those of `names` that it has.
+
+    Nothing is unpickled. Headers are checked before a byte is allocated: Python objects, headers
+    that do not fit the file, and files that grow a hundredfold or beyond the free memory are
+    refused. The one array of a .npy file is called "x".
+    """
     try:
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                _check_array_sizes(path, {"x": _array_size(file, path.stat().st_size)})
+            return ArrayFile(("x",), {"x": np.load(path, allow_pickle=False)})
+        with zipfile.ZipFile(path) as archive:
+            sizes = {}
+            for info in archive.infolist():
+                with archive.open(info) as member:
+                    sizes[info.filename] = _array_size(member, info.file_size)
+        _check_array_sizes(path, sizes)
         with np.load(path, allow_pickle=False) as stored:
-            missing = [name for name in names if name not in stored]
-            if not missing:
-                return [stored[name] for name in names]
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+            there = [name for name in stored if names is None or name in names]
+            return ArrayFile(tuple(stored), {name: stored[name] for name in there})
+    except (OSError, EOFError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        raise ProtofedError(f"{path} is not a readable {path.suffix} file: {error}") from error
+    except (zipfile.BadZipFile, zlib.error) as error:
         raise ProtofedError(f"{path} is not a readable .npz file: {error}") from error
-    raise ProtofedError(f"{path}: array {missing[0]} is missing; it holds {', '.join(stored)}")
+
+
+HARMLESS = 64 * 2**20  # bytes; below, ratios are not checked
+MOST_RATIO = 100  # bytes of arrays per byte of their file
+
+
+def _array_size(file: IO[bytes], total: int) -> int:
+    """The bytes of an array by its header; ValueError if its file, of `total` bytes, has others."""
+    version = np.lib.format.read_magic(file)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"version {version} of the format")
+    shape, _, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded, as they hold Python code: only numbers")
+    size = math.prod(shape) * dtype.itemsize
+    if size != total - file.tell():
+        raise ValueError(f"its header promises {size} bytes, it has {total - file.tell()}")
+    return size
+
+
+def _check_array_sizes(path: Path, sizes: dict[str, int]) -> None:
+    """Raise for arrays that are far larger than their file, or than the free memory."""
+    whole, packed = sum(sizes.values()), path.stat().st_size
+    if whole > HARMLESS and whole > MOST_RATIO * packed:
+        raise ProtofedError(
+            f"{path} would grow from {packed:,} to {whole:,} bytes, as a zip bomb does\n"
+            "if it is yours, save its arrays without compression"
+        )
+    if whole > (free := free_memory()):
+        raise ProtofedError(f"{path} holds {whole:,} bytes of arrays, and {free:,} are free")

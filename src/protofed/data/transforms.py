@@ -123,3 +123,22 @@ class ImageTransform:
         lines = values.reshape(count, height, width * self.channels)
         lines.div_(255).sub_(mean.repeat(width)).div_(std.repeat(width))
         return lines.view(count, height, width, self.channels).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class RowTransform:
+    """How rows that are no images become the input of a net: standardised, never augmented.
+
+    `mean` and `std` are [D] for vectors, [1] for other shapes: 0 and 1 leave the rows as they are.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def augment(self, images: Tensor, draw: torch.Generator) -> Tensor:
+        """Rows [B, *shape] as input; nothing is drawn."""
+        return self.normalize(images)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Rows [B, *shape] less the mean, divided by the standard deviation."""
+        return (images - self.mean.to(images.device)) / self.std.to(images.device)
