@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -169,3 +171,70 @@ def test_the_number_of_threads_is_restored_also_after_an_error() -> None:
     with pytest.raises(ValueError, match="no"):
         fail()
     assert (seen, torch.get_num_threads()) == ([before + 1], before)
+
+
+Optimizer = Literal["sgd", "adam", "adamw"]
+OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "adam", "adamw")
+
+
+def optimizer_of_torch(weights: dict[str, Tensor], training: Training) -> torch.optim.Optimizer:
+    leaves, lr, decay = list(weights.values()), training.lr, training.weight_decay
+    if training.optimizer == "adam":
+        return torch.optim.Adam(leaves, lr=lr, weight_decay=decay)
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(leaves, lr=lr, weight_decay=decay)
+    return torch.optim.SGD(leaves, lr=lr, momentum=training.momentum, weight_decay=decay)
+
+
+def fitted_by_hand(
+    start: dict[str, Tensor], batches: list[Tensor], training: Training
+) -> dict[str, Tensor]:
+    """What `fit_model` should give: torch's optimiser and clipping in a loop written out."""
+    weights = {name: leaf.clone().requires_grad_() for name, leaf in start.items()}
+    optimiser = optimizer_of_torch(weights, training)
+    for batch in batches:
+        optimiser.zero_grad()
+        ravine(weights, batch).backward()
+        triple_bias(weights)
+        if training.clip_norm:
+            torch.nn.utils.clip_grad_norm_(weights.values(), training.clip_norm)
+        optimiser.step()
+    return {name: leaf.detach() for name, leaf in weights.items()}
+
+
+def ravine(thing: dict[str, Tensor], x: Tensor) -> Tensor:
+    return ((x @ thing["w"]).tanh() + thing["b"]).square().mean()
+
+
+def triple_bias(thing: dict[str, Tensor]) -> None:
+    grad = thing["b"].grad
+    assert grad is not None
+    grad *= 3
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.05])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimiser_is_torchs_to_the_bit_and_clips_after_the_hook(
+    optimizer: Optimizer, clip_norm: float
+) -> None:
+    draw = torch.Generator().manual_seed(1)
+    start = {"w": torch.randn(5, 3, generator=draw), "b": torch.randn(3, generator=draw)}
+    batches = [torch.randn(8, 5, generator=draw) for _ in range(7)]
+    training = Training(lr=0.02, weight_decay=0.1, optimizer=optimizer, clip_norm=clip_norm)
+    made = fit_model(start, batches, ravine, training, triple_bias).trained
+    assert tree.equal(made, fitted_by_hand(start, batches, training))
+    others = [o for o in OPTIMIZERS if o != optimizer]
+    for other in (replace(training, optimizer=o) for o in others):
+        assert not tree.equal(made, fit_model(start, batches, ravine, other, triple_bias).trained)
+    unlimited = replace(training, clip_norm=0.0)
+    again = fit_model(start, batches, ravine, unlimited, triple_bias).trained
+    assert tree.equal(made, again) == (clip_norm == 0)
+
+
+def test_adams_moments_do_not_outlive_a_fit() -> None:
+    start, training = {"w": torch.tensor([4.0])}, Training(optimizer="adam", weight_decay=0)
+    first = fit_model(start, [0.0], bowl, training).trained
+    second = fit_model(first, [9.0], bowl, training).trained
+    # A first step of Adam has the length lr, whatever the gradient.
+    torch.testing.assert_close(first["w"], torch.tensor([3.99]))
+    torch.testing.assert_close(second["w"], torch.tensor([4.0]))

@@ -227,3 +227,16 @@ def test_it_holds_the_contract_with_losses_and_centred_gaps() -> None:
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         FedGA(**wrong)
+
+
+def test_weights_that_never_move_or_reach_zero_are_told() -> None:
+    def warned(*shares: float, method: FedGA | None = None) -> str:
+        state = FedGAServer(Model(), torch.tensor(shares, dtype=torch.float64))
+        return (method or FedGA()).result_warning(state)
+
+    assert warned(0.3, 0.7) == ""
+    assert warned(0.5, 0.5) == "GA ended with equal weights: no gap has moved them"
+    assert warned(0.5, 0.5, method=FedGA(step=0)) == ""
+    assert warned(0.0, 1.0, 0.0) == "GA ended with weight 0 for 2 of 3 clients"
+    assert warned(1.0) == ""  # a single client has nothing to weigh
+    assert "equal weights" in FedGA().result_warning(Run(FedGA(), rounds=1).servers[-1])

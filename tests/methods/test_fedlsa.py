@@ -223,3 +223,17 @@ def test_the_contract_holds_in_the_other_mode() -> None:
     check_method(
         FedLSA(features=6, server_epochs=3, anchors0="off", compact="distance", sep_form="printed")
     )
+
+
+def test_a_generator_without_a_living_unit_is_told() -> None:
+    method = FedLSA(**SMALL)
+    server = play(method, 1).server
+    assert method.result_warning(server) == ""
+    dead = {
+        **server.generator,
+        "hidden.bias": torch.full_like(server.generator["hidden.bias"], -99),
+    }
+    anchors = F.normalize(generate_vectors(dead))
+    told = method.result_warning(replace(server, generator=dead, anchors=anchors))
+    assert told == "FedLSA ended with the same anchor for all classes"
+    assert method.result_warning(replace(server, anchors=None)) == ""

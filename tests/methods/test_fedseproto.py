@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.model import Model, Net
+from protofed.core.model import ArrayShape, Model, Net
 from protofed.core.prototypes import class_means, prototype_template
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import fit_model
 from protofed.errors import ProtofedError
 from protofed.methods.fedavg import FedAvg
-from protofed.methods.fedseproto import PRIVATE, FedSeProto, Work, phase_batches
+from protofed.methods.fedseproto import PRIVATE, FedSeProto, Work, build_decoder, phase_batches
 from protofed.ops.prototype_collection import local_prototypes, stack_client_prototypes
 from protofed.testing import check_method, toy_sites
 from protofed.testing.method_checks import IMAGE
@@ -220,3 +220,9 @@ def test_prototypes_of_different_widths_are_refused() -> None:
 )
 def test_the_contract_holds_in_the_other_modes(method: FedSeProto) -> None:
     check_method(method)
+
+
+@pytest.mark.parametrize("sizes", [(6,), (3, 4)])
+def test_rows_are_rebuilt_in_their_own_shape(sizes: tuple[int, ...]) -> None:
+    decoder = build_decoder(10, ArrayShape(sizes))
+    assert decoder(torch.zeros(2, 10)).shape == (2, *sizes)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from protofed.core import tree
 from protofed.core.message import Message
+from protofed.core.method import ServerState
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
@@ -186,3 +187,19 @@ def test_it_holds_the_contract(method: FPL) -> None:
 def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError, match="greater than"):
         FPL(**wrong)  # type: ignore[arg-type]
+
+
+def test_one_cluster_per_class_is_told_unless_it_was_asked_for() -> None:
+    table, one = domains(), domains().uniform_mean()
+    for partition in ("first", "last"):
+        method = FPL(finch_partition=partition)
+        assert method.result_warning(ServerState(Model(), protos=method.clusters(table))) == ""
+        assert "one cluster per class" in method.result_warning(ServerState(Model(), protos=one))
+    for method in (FPL(finch_partition="none"), FPL(cpcl=0, upcr=0)):
+        assert method.result_warning(ServerState(Model(), protos=one)) == ""
+
+
+def test_three_clients_always_end_with_one_cluster_per_class() -> None:
+    """FINCH links each of up to three points with another one, so they are one cluster."""
+    method = FPL()
+    assert "one cluster per class" in method.result_warning(play(method, who=[0, 1, 2]).server)

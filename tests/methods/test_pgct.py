@@ -247,3 +247,10 @@ def test_a_base_that_keeps_parts_of_its_model_is_refused() -> None:
 def test_the_default_base_is_seen_by_who_parses_specs() -> None:
     base = {field.name: field.default for field in dataclasses.fields(PGCT)}["base"]
     assert isinstance(base, Method)
+
+
+def test_the_warnings_of_the_base_are_passed_on() -> None:
+    method = PGCT(base=FPL())
+    few = playing.play(method, who=[0, 1, 2]).server
+    assert "one cluster per class" in method.result_warning(few)
+    assert PGCT().result_warning(playing.play(PGCT()).server) == ""

@@ -1,13 +1,15 @@
-"""Local training: the numbers of SGD, how rows become batches, and SGD on a copy of any tree."""
+"""Local training: optimisers, schedules, how rows become batches, and a fit of any tree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Generic, Literal, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeVar
 
 import torch
-from pydantic import ConfigDict, Field, Strict
+from pydantic import ConfigDict, Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -24,24 +26,137 @@ class SGD:
     """Stochastic gradient descent with momentum and weight decay, as in torch.
 
     Each fit has its own optimiser, so momentum does not outlive an exchange.
+
+    Fields:
+        lr: learning rate, before the schedule
+        momentum: share of the last step that is added to the next
+        weight_decay: share of the weights that is added to the gradient
     """
 
     lr: Annotated[float, Number] = Field(default=0.01, ge=0)
     momentum: Annotated[float, Number] = Field(default=0.9, ge=0, lt=1)
     weight_decay: Annotated[float, Number] = Field(default=1e-5, ge=0)
 
+    def torch_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+        """A new optimiser of torch for some tensors."""
+        # Fused and foreach kernels round differently and gain next to nothing
+        # (docs/performance.md).
+        return torch.optim.SGD(
+            parameters,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            foreach=False,
+        )
+
+    def limit_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Change gradients before a step; plain SGD leaves them as they are."""
+
+
+MOMENTUM = SGD().momentum  # also what stands in a spec whose optimiser has none
+STEP_FACTOR = 0.1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training(SGD):
-    """A client's local training in one round: SGD, epochs and batches.
+    """A client's local training: SGD or another optimiser, epochs, batches, and a schedule.
 
     `last_batch` says what happens to a short last batch: "keep" it, "merge" it into the one before,
-    or "drop" it. The only batch of an epoch is always kept.
+    or "drop" it. The only batch of an epoch is always kept. The schedule sets the learning rate of
+    each round, which is constant within the round; `site.training.lr` is the current round's.
+
+    Fields:
+        lr: learning rate, before the schedule
+        momentum: of SGD; Adam and AdamW have none
+        weight_decay: part of the gradient in SGD and Adam, apart from it in AdamW
+        epochs: passes over a client's images in a round
+        batch: images in a step
+        last_batch: "keep", "merge" or "drop" a short last batch
+        optimizer: "sgd", "adam" or "adamw"
+        clip_norm: largest norm of the gradient of a step; 0 for no limit
+        warmup: rounds in which the learning rate rises to its full value
+        schedule: "constant", "cosine" or "step", over the rounds after warm-up
+        final_lr_share: of the learning rate, towards which "cosine" falls
+        step_every: rounds between two steps of "step"
+        step_factor: by which "step" multiplies the learning rate
     """
 
     epochs: Annotated[int, Number] = Field(default=5, ge=1, le=100_000)
     batch: Annotated[int, Number] = Field(default=64, ge=1, le=1_000_000)
     last_batch: Literal["keep", "merge", "drop"] = "keep"  # what happens to a short last batch
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    clip_norm: Annotated[float, Number] = Field(
+        default=0.0, ge=0
+    )  # largest norm of a step's whole gradient; 0: no limit
+    warmup: Annotated[int, Number] = Field(default=0, ge=0)  # rounds below the full learning rate
+    schedule: Literal["constant", "cosine", "step"] = "constant"  # of the rounds after warm-up
+    final_lr_share: Annotated[float, Number] = Field(
+        default=0.0, ge=0, le=1
+    )  # of the learning rate, towards which "cosine" falls
+    step_every: Annotated[int, Number] = Field(
+        default=0, ge=0
+    )  # rounds after which "step" multiplies the learning rate by `step_factor`
+    step_factor: Annotated[float, Number] = Field(default=STEP_FACTOR, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _nothing_in_vain(self) -> Self:
+        """Refuse a field that the chosen optimiser or schedule does not have."""
+        if self.optimizer != "sgd" and self.momentum != MOMENTUM:
+            raise ValueError(f"momentum belongs to sgd, {self.optimizer} has none: leave it out")
+        if self.schedule == "step" and not self.step_every:
+            raise ValueError('schedule "step" needs step_every, the rounds between its steps')
+        if self.schedule != "step" and (self.step_every, self.step_factor) != (0, STEP_FACTOR):
+            raise ValueError('step_every and step_factor belong to schedule "step"')
+        if self.schedule != "cosine" and self.final_lr_share:
+            raise ValueError('final_lr_share belongs to schedule "cosine"')
+        return self
+
+    def lr_factor(self, number: int, rounds: int) -> float:
+        """By what the schedule multiplies the learning rate in a round, counted from 0.
+
+        Warm-up rises linearly over its rounds, to 1 in the round after them; then the schedule
+        begins. "cosine" falls from 1 along half a cosine and would reach `final_lr_share` in the
+        round after the last.
+        """
+        if number < self.warmup:
+            return (number + 1) / (self.warmup + 1)
+        done, whole = number - self.warmup, rounds - self.warmup
+        if self.schedule == "cosine":
+            low = self.final_lr_share
+            return low + (1 - low) * (1 + math.cos(math.pi * done / whole)) / 2
+        if self.schedule == "step":
+            return self.step_factor ** (done // self.step_every)
+        return 1.0
+
+    def at_round(self, number: int, rounds: int) -> Self:
+        """The training of one round, counted from 0: its learning rate, and no schedule.
+
+        So it changes no more if this is asked of the result again.
+        """
+        if self.schedule == "constant" and not self.warmup:
+            return self
+        lr = self.lr * self.lr_factor(number, rounds)
+        return replace(
+            self,
+            lr=lr,
+            warmup=0,
+            schedule="constant",
+            final_lr_share=0.0,
+            step_every=0,
+            step_factor=STEP_FACTOR,
+        )
+
+    def torch_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+        """A new optimiser of torch for some tensors; betas and eps are torch's defaults."""
+        if self.optimizer == "sgd":
+            return super().torch_optimizer(parameters)
+        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=self.lr, weight_decay=self.weight_decay, foreach=False)
+
+    def limit_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Scale all gradients down together if their joint norm exceeds `clip_norm`."""
+        if self.clip_norm:
+            torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm, foreach=False)
 
     def split_epochs(self) -> tuple[int, int]:
         """The epochs of each half of a round that trains twice; an odd one goes to the second half.
@@ -66,7 +181,7 @@ B = TypeVar("B")
 
 
 class FitResult(NamedTuple, Generic[T]):
-    """What `fit_model` returns: the trained copy, the number of SGD steps, the mean loss over them.
+    """What `fit_model` returns: the trained copy, the number of steps, the mean loss over them.
 
     Without any batch the copy equals the original, and steps and loss are 0.
     """
@@ -83,7 +198,7 @@ def fit_model(
     sgd: SGD,
     on_grads: Callable[[T], None] | None = None,
 ) -> FitResult[T]:
-    """Train a copy of `thing`, a model or any tree of tensors, by one SGD step per batch.
+    """Train a copy of `thing`, a model or any tree of tensors, by one step per batch.
 
     ``loss(copy, batch)`` returns a scalar. All floating-point tensors of the copy are trained,
     except the buffers of models; what `loss` uses from elsewhere is constant. `thing` is not
@@ -91,15 +206,13 @@ def fit_model(
 
         head = fit_model(model.only("head"), batches, head_loss, SGD(lr=0.1)).trained
 
-    `on_grads` may change gradients before each step. A loss or a result that is NaN or infinite
-    raises a `DivergedError`.
+    `sgd` may be a site's `Training`, whose optimiser and gradient clipping then hold. `on_grads`
+    may change gradients before each step, and before they are clipped. A loss or a result that is
+    NaN or infinite raises a `DivergedError`.
     """
     copy = tree.clone(thing)
     parameters = [leaf.requires_grad_() for leaf in _trainable(copy)]
-    # Fused and foreach kernels round differently and gain next to nothing (docs/performance.md).
-    optimiser = torch.optim.SGD(
-        parameters, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=False
-    )
+    optimiser = sgd.torch_optimizer(parameters)
     steps = 0
     total: Tensor | float = 0.0
     for batch in batches:
@@ -110,6 +223,7 @@ def fit_model(
         value.backward()
         if on_grads is not None:
             on_grads(copy)
+        sgd.limit_gradients(parameters)
         optimiser.step()
         steps += 1
         total = total + value.detach()  # stays on its device, so nothing waits for it

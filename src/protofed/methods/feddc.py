@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, reply_from_fit
+from protofed.core.method import Method, MethodInfo, Need, Payload, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -68,6 +68,10 @@ class FedDC(Method[FedDCServer, FedDCClient]):
 
     alpha: float = Field(default=0.01, ge=0, description="alpha: weight of the drift's penalty")
     clip: float = Field(default=10.0, ge=0, description="largest norm of a gradient; 0: no limit")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (*super().needs, "sgd")  # for `updated_variate`
 
     @property
     def payload(self) -> Payload:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from protofed.core.message import Message
@@ -43,7 +44,10 @@ class FedExg(Method[ExchangeServer, None]):
         caveat="a reconstruction from another paper's description",
     )
 
-    phase_epochs: PhaseEpochs = "half"
+    phase_epochs: PhaseEpochs = Field(
+        default="half",
+        description="a round's epochs: half before the exchange, or all twice",
+    )
 
     def epochs_per_round(self, training: Training) -> int:
         return phase_total(training, self.phase_epochs)

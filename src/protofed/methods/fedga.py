@@ -135,6 +135,13 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
             tree.mean(models, weights if sum(weights) else [1.0] * len(replies)), shares
         )
 
+    def result_warning(self, server: FedGAServer) -> str:
+        shares = server.shares
+        if self.step and len(shares) > 1 and bool((shares == shares[0]).all()):
+            return "GA ended with equal weights: no gap has moved them"
+        without = int((shares == 0).sum())
+        return f"GA ended with weight 0 for {without} of {len(shares)} clients" if without else ""
+
 
 def adjust_weights(shares: Tensor, gaps: Mapping[int, float], step: float, centred: bool) -> Tensor:
     """Weights [N] moved by the gaps of some places: the largest by `step`, others in proportion.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
-from protofed.core.model import ImageShape, Model, Net
+from protofed.core.model import InputShape, Model, Net
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.prototype_collection import generate_vectors, init_generator, train_generator
 
@@ -115,7 +115,7 @@ class FedLSA(Method[FedLSAServer, None]):
     def payload(self) -> Payload:
         return Payload(down=("model", "anchors"))
 
-    def adapt(self, net: Net, image: ImageShape) -> Net:
+    def adapt(self, net: Net, image: InputShape) -> Net:
         neck = nn.Sequential(nn.Linear(net.width, self.features), UnitNorm())
         return Net(net.encoder, neck, nn.Linear(self.features, net.classes), net.width)
 
@@ -149,6 +149,11 @@ class FedLSA(Method[FedLSAServer, None]):
         context: RoundContext,
     ) -> FedLSAServer:
         return self._train_anchors(FedLSAServer(average_models(replies), server.generator))
+
+    def result_warning(self, server: FedLSAServer) -> str:
+        anchors = server.anchors
+        same = anchors is not None and bool((anchors == anchors[0]).all())
+        return "FedLSA ended with the same anchor for all classes" if same else ""
 
     def _train_anchors(self, server: FedLSAServer) -> FedLSAServer:
         """Train the anchors further; the model does not change."""

@@ -7,6 +7,7 @@ The net with its semantic and domain encoders and its decoder -> adapt, Disentan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -29,7 +30,7 @@ from protofed.core.method import (
     ServerState,
     average_models,
 )
-from protofed.core.model import ImageShape, Model, Net, NetOutput
+from protofed.core.model import ArrayShape, InputShape, Model, Net, NetOutput
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training, fit_model
 from protofed.ops.losses import Reduction, balanced_prototype_mse, logit_kl, prototype_mse
@@ -52,7 +53,7 @@ class SplitOutput(NamedTuple):
     basic: Tensor  # [B, C] logits of the general feature
     semantic: Tensor  # [B, C] logits of z^s, drawn
     domain: Tensor  # [B, C] logits of z^d, drawn
-    rebuilt: Tensor  # [B, channels, side, side] from z^s and z^d
+    rebuilt: Tensor  # from z^s and z^d, [B, channels, side, side] for images
     bound: Tensor  # [B, D] KL of both posteriors to the standard normal
 
 
@@ -64,7 +65,7 @@ class DisentangledNet(Net):
     both.
     """
 
-    def __init__(self, net: Net, image: ImageShape, posterior: Posterior):
+    def __init__(self, net: Net, image: InputShape, posterior: Posterior):
         width = net.width
         outward = 2 * width if posterior == "gaussian" else width
         head = nn.Linear(width, net.classes)
@@ -161,11 +162,18 @@ def standard_normal_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     return (mean.square() + log_variance.exp() - log_variance - 1) / 2
 
 
-def build_decoder(width: int, image: ImageShape) -> nn.Sequential:
+def build_decoder(width: int, image: InputShape) -> nn.Sequential:
     """A decoder from features [B, width] to images, by transposed convolutions on a small map.
 
-    The last layer is linear, as the images to rebuild are normalised and have negative values.
+    The last layer is linear, as the images to rebuild are normalised and have negative values. Rows
+    of another shape, of which the paper does not speak, are rebuilt by two linear layers.
     """
+    if isinstance(image, ArrayShape):
+        size = math.prod(image.sizes)
+        hidden = nn.Linear(width, width)
+        return nn.Sequential(
+            hidden, nn.ReLU(), nn.Linear(width, size), nn.Unflatten(1, image.sizes)
+        )
     side, stages = image.side, 0
     while side > LARGEST_MAP:
         side, stages = (side + 1) // 2, stages + 1
@@ -270,7 +278,7 @@ class FedSeProto(Method[ServerState, Model]):
         parts = ("model", "protos") if self.param_avg else ("protos",)
         return Payload(up=parts, down=parts)
 
-    def adapt(self, net: Net, image: ImageShape) -> Net:
+    def adapt(self, net: Net, image: InputShape) -> Net:
         return DisentangledNet(net, image, self.posterior)
 
     def init_server(self, site: Site) -> ServerState:

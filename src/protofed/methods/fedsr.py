@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from protofed.core.message import Message
 from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
-from protofed.core.model import ImageShape, Model, Net, NetOutput
+from protofed.core.model import InputShape, Model, Net, NetOutput
 from protofed.core.site import RoundContext, Site, TrainingBatch
 
 LEAST_DEVIATION = 1e-6  # keeps logarithms and quotients finite
@@ -124,7 +124,7 @@ class FedSR(Method[ServerState, Model]):
     )
     samples: int = Field(default=20, ge=1, description="draws that a prediction averages")
 
-    def adapt(self, net: Net, image: ImageShape) -> Net:
+    def adapt(self, net: Net, image: InputShape) -> Net:
         return ProbabilisticNet(net)
 
     def init_server(self, site: Site) -> ServerState:

@@ -104,6 +104,13 @@ class FPL(Method[ServerState, None]):
         protos = self.clusters(stack_client_prototypes(replies))
         return ServerState(average_models(replies), protos=protos)
 
+    def result_warning(self, server: ServerState) -> str:
+        protos = server.protos
+        clustered = self.finch_partition != "none" and bool(self.cpcl or self.upcr)
+        if clustered and protos is not None and len(protos) == len(protos.labels.unique()):
+            return "FPL ended with one cluster per class: cluster and unbiased prototypes are equal"
+        return super().result_warning(server)
+
     def clusters(self, table: Prototypes) -> Prototypes:
         """The unweighted mean of each FINCH cluster of a class's rows: several rows per class."""
         return stack_prototypes(self._clusters_of(table, label) for label in table.labels.unique())

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from protofed.core.message import Message
 from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload, reply_from_fit
-from protofed.core.model import ImageShape, Model, Net, NetOutput
+from protofed.core.model import InputShape, Model, Net, NetOutput
 from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training
@@ -217,7 +217,10 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     pfa_scope: Scope = Field(default="own", description="copies of the own class, or of all")
     proto_mode: Mode = Field(default="weighted", description="weighted: class means, Eq. 2")
     clusters: int = Field(default=3, ge=1, description="of each class, in uniform and multi")
-    phase_epochs: model_exchange.PhaseEpochs = "half"
+    phase_epochs: model_exchange.PhaseEpochs = Field(
+        default="half",
+        description="a round's epochs: half before the exchange, or all twice",
+    )
 
     def epochs_per_round(self, training: Training) -> int:
         return model_exchange.phase_total(training, self.phase_epochs)
@@ -238,7 +241,10 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
     def warning(self, net: Net) -> str:
         return self.base.warning(net)
 
-    def adapt(self, net: Net, image: ImageShape) -> Net:
+    def result_warning(self, server: model_exchange.WrappingServer) -> str:
+        return self.base.result_warning(model_exchange.unwrap_state(server))
+
+    def adapt(self, net: Net, image: InputShape) -> Net:
         return self.base.adapt(net, image)
 
     def init_server(self, site: Site) -> model_exchange.WrappingServer:

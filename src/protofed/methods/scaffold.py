@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, ServerState, reply_from_fit
+from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -54,6 +54,10 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
     )
 
     global_lr: float = Field(default=1.0, ge=0, description="eta_g: the server's step")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (*super().needs, "sgd")  # for `updated_variate`
 
     @property
     def payload(self) -> Payload:

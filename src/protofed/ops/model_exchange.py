@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from pydantic import AfterValidator, Field, InstanceOf
@@ -29,10 +29,7 @@ def random_derangement(
     return dict(sorted(zip(order, [*order[1:], order[0]], strict=True)))
 
 
-PhaseEpochs = Annotated[
-    Literal["half", "full"],
-    Field(description="a round's epochs: half before the exchange, or all twice"),
-]
+PhaseEpochs: TypeAlias = Literal["half", "full"]  # before and after the exchange, or all twice
 
 
 def check_exchangeable(base: AnyMethod) -> AnyMethod:
