@@ -105,7 +105,7 @@ class Mine(FedAvg):
 def test_the_card_of_a_strangers_method_is_printed(tiny: Make, tmp_path: Path, cli: Cli) -> None:
     run(tiny(rounds=1).model_copy(update={"method": Mine()}), tmp_path / "run", workers=0)
     folder = RunDir(tmp_path / "run")
-    assert "From Python, as the method is not one of protofed's own." in model_card(folder)
+    assert f"protofed run --spec {folder.path}/spec.json" in model_card(folder)
     assert " in 1 round. The method: " in model_card(folder)
     assert cli("card", folder.path).out == folder.card.read_text()
     folder.card.write_text("\x1b[2J\n")  # whoever wrote it, it steers no terminal

@@ -18,8 +18,9 @@ from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
 from protofed.experiment import runner
 from protofed.experiment.checkpoint import load_server_state
+from protofed.experiment.round_report import RoundReport
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import MOST_FAILED, RunProgress, run
+from protofed.experiment.runner import MOST_FAILED, run
 from protofed.federation.build import Federation, build_federation
 from protofed.spec.experiment_spec import Experiment
 
@@ -132,8 +133,8 @@ def test_events_beyond_the_checkpoint_are_dropped_on_resuming(
     experiment = tiny(rounds=4, evaluate_every=2)
     run(experiment, tmp_path / "whole")
 
-    def stop(progress: RunProgress) -> None:
-        if progress.round == 3:
+    def stop(report: RoundReport) -> None:
+        if report.round == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -12,8 +12,9 @@ from protofed.data.benchmarks import BENCHMARKS
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
 from protofed.experiment.checkpoint import load_server_state
+from protofed.experiment.round_report import RoundReport
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import RunProgress, run, sample_clients
+from protofed.experiment.runner import run, sample_clients
 from protofed.federation.build import build_federation
 from protofed.methods import METHODS
 from protofed.spec.experiment_spec import Experiment
@@ -78,8 +79,8 @@ class StoppedError(Exception):
 def test_an_interrupted_run_goes_on_and_ends_the_same(
     name: str, tiny: Make, tmp_path: Path
 ) -> None:
-    def stop(progress: RunProgress) -> None:
-        if progress.round == 2 and not progress.notices:
+    def stop(report: RoundReport) -> None:
+        if report.round == 2 and not report.notices:
             raise StoppedError
 
     experiment = tiny(method=quick(name), rounds=4)
@@ -93,6 +94,25 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     assert resumed.last == whole.last
     one, two = ((tmp_path / folder / "scores.jsonl").read_bytes() for folder in ("whole", "broken"))
     assert one == two
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_schedule_goes_on_where_the_run_was_interrupted(
+    workers: int, tiny: Make, tmp_path: Path
+) -> None:
+    def stop(progress: RoundReport) -> None:
+        if progress.round == 2 and not progress.notices:
+            raise StoppedError
+
+    training = {"epochs": 1, "batch": 4, "optimizer": "adamw", "schedule": "cosine", "warmup": 1}
+    experiment = tiny(rounds=4, training={**training, "clip_norm": 1.0})
+    run(experiment, tmp_path / "whole", workers=0)
+    with pytest.raises(StoppedError):
+        run(experiment, tmp_path / "broken", stop, workers=workers)
+    run(experiment, tmp_path / "broken", workers=workers)
+    for name in ("scores.jsonl", "checkpoints/round-00004/server.safetensors"):
+        one, two = ((tmp_path / folder / name).read_bytes() for folder in ("whole", "broken"))
+        assert one == two
 
 
 def test_a_line_beyond_the_checkpoint_is_dropped_on_resuming(tiny: Make, tmp_path: Path) -> None:
@@ -111,7 +131,7 @@ def test_a_line_beyond_the_checkpoint_is_dropped_on_resuming(tiny: Make, tmp_pat
 def test_a_finished_run_is_read_not_repeated(tiny: Make, tmp_path: Path) -> None:
     first = run(tiny(), tmp_path / "a")
 
-    def never(progress: RunProgress) -> None:
+    def never(report: RoundReport) -> None:
         raise AssertionError("trained again")
 
     assert run(tiny(), tmp_path / "a", never) == first
@@ -213,3 +233,16 @@ def test_odd_sizes_and_missing_classes_with_batch_norm_stay_finite(
     engine.load(newest.folder)
     assert tree.finite([load_server_state(newest), engine.states])
     assert result.last.mean is not None
+
+
+def test_what_a_method_ended_as_is_in_its_notices_card_and_resumed_run(
+    tiny: Make, tmp_path: Path
+) -> None:
+    experiment = tiny(method="fpl")  # of three clients, so each class has one cluster
+    result = run(experiment, tmp_path / "whole")
+    (notice,) = [notice for notice in result.notices if notice.kind == "method"]
+    assert "one cluster per class" in notice.text
+    assert str(notice) in (tmp_path / "whole" / "card.md").read_text()
+    (tmp_path / "whole" / "done").unlink()  # killed between the last round and its end
+    assert run(experiment, tmp_path / "whole").notices == result.notices
+    assert not any(n.kind == "method" for n in run(tiny(), tmp_path / "plain").notices)

@@ -16,10 +16,11 @@ from protofed.experiment.run_records import DoneRecord, World, load_spec, notice
 from protofed.federation.evaluation import DomainScores
 from protofed.federation.notices import Notice
 from protofed.federation.remote_sites import counts_kept_back
-from protofed.methods import METHODS
 from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
+from protofed.runtime.module_files import MAIN
 from protofed.runtime.text_tables import TextTable, escape_markdown, markdown_list, markdown_table
-from protofed.spec.experiment_spec import Experiment, SiteData, method_name
+from protofed.spec.experiment_spec import ArrayData, Experiment, SiteData
+from protofed.spec.method_lookup import method_name
 
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
@@ -65,7 +66,7 @@ def card_from_run(folder: RunDir, experiment: Experiment, result: RunResult) -> 
         _heading(experiment),
         _scores(result),
         _data(experiment, holdings),
-        _traffic(experiment, folder),
+        _traffic(folder),
         _limits(experiment, result),
         _repeat(folder, experiment, result, world),
     ]
@@ -90,18 +91,23 @@ def _shell_command(words: Sequence[str], options: Mapping[str, str]) -> str:
 
 
 def _heading(experiment: Experiment) -> list[str]:
-    about, nets = experiment.method.info, " and ".join(dict.fromkeys(experiment.nets))
+    about, nets = experiment.method.info, " and ".join(dict.fromkeys(experiment.net_labels))
     paper = ", ".join(filter(None, [about.title, f"{about.venue} {about.year or ''}".strip()]))
     lines = [
         f"# {escape_markdown(about.label)} on {escape_markdown(experiment.data.label)}",
         "",
-        f"A classifier of images: the net {escape_markdown(nets)}, trained by "
+        f"A classifier of {_examples(experiment)}: the net {escape_markdown(nets)}, trained by "
         f"{escape_markdown(about.label)} in {count_noun(experiment.rounds, 'round')}. "
         f"The method: {escape_markdown(paper)}.",
     ]
     return lines + (
         [f"Note on the method: {escape_markdown(about.caveat)}."] if about.caveat else []
     )
+
+
+def _examples(experiment: Experiment) -> str:
+    """What the model takes, in one word."""
+    return "rows of numbers" if isinstance(experiment.data, ArrayData) else "images"
 
 
 def _scores(result: RunResult) -> list[str]:
@@ -146,7 +152,10 @@ def _worst(scores: DomainScores) -> str:
 
 def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[str]:
     data = experiment.data
-    seen = f"{data.side} x {data.side} pixels, {data.channels} channels"
+    if isinstance(data, ArrayData):
+        seen, what = f"of shape {' x '.join(map(str, data.shape))}", "rows"
+    else:
+        seen, what = f"at {data.side} x {data.side} pixels, {data.channels} channels", "images"
     rows = []
     for part in holdings:
         held = part["held"]
@@ -157,22 +166,23 @@ def _data(experiment: Experiment, holdings: Sequence[ClientPartRecord]) -> list[
         if counts_kept_back(held):
             counts = ["kept back", "kept back"]
         rows.append([str(part["client"]), str(part["domain"]), str(sum(held.values())), *counts])
-    head = ["client", "domain", "training images", "classes", "images per class"]
+    head = ["client", "domain", f"training {what}", "classes", f"{what} per class"]
     unseen = experiment.leave_out
     return [
         "## What it was trained on",
         "",
-        f"Images of {escape_markdown(data.label)} (revision {escape_markdown(data.revision)}), "
-        f"domains {escape_markdown(', '.join(data.domains))}, at {seen}."
+        f"{what.capitalize()} of {escape_markdown(data.label)} "
+        f"(revision {escape_markdown(data.revision)}), "
+        f"domains {escape_markdown(', '.join(data.domains))}, {seen}."
         + (f" Nobody trained on {escape_markdown(unseen)}." if unseen else ""),
         "",
         markdown_table(TextTable(head, rows)),
     ]
 
 
-def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
+def _traffic(folder: RunDir) -> list[str]:
     """What was sent, and so what the coordinator can see."""
-    payload, sums = experiment.method.payload, {way: Counter[str]() for way in WAYS}
+    sums = {way: Counter[str]() for way in WAYS}
     for line in folder.lines(folder.rounds):
         for way, total in sums.items():
             total.update(line["parts"][way] or {"all parts": line[f"bytes_{way}"]})
@@ -181,7 +191,7 @@ def _traffic(experiment: Experiment, folder: RunDir) -> list[str]:
         for way, found in sums.items()
         for name, n in found.items()
     ]
-    up = escape_markdown(", ".join(payload.up) or "nothing")
+    up = escape_markdown(", ".join(name for name, n in sums["up"].items() if n) or "nothing")
     return [
         "## What was sent",
         "",
@@ -230,9 +240,14 @@ def _repeat(folder: RunDir, experiment: Experiment, result: RunResult, world: Wo
         f"with {escape_markdown(versions)}. {promise}",
         "",
         f"    {printable_text(repeat_command(folder.path, experiment))}"
-        if method_name(experiment.method) in METHODS
-        else "From Python, as the method is not one of protofed's own.",
+        if _can_be_named(method_name(experiment.method))
+        else "From Python, where its method was defined.",
     ]
+
+
+def _can_be_named(name: str) -> bool:
+    """Whether a command can name a method: not one of a prompt, a notebook or a function."""
+    return not name.startswith(f"{MAIN}:") and "<" not in name
 
 
 def _percent(score: float | None) -> str:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from protofed.errors import ProtofedError
 from protofed.experiment import run_records
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import DoneRecord, notice_record
-from protofed.federation.evaluation import DomainScores, Evaluation, last_5_mean, score_rules
+from protofed.federation.evaluation import (
+    ENOUGH_FOR_MEAN,
+    DomainScores,
+    Evaluation,
+    last_5_mean,
+    score_rules,
+)
 from protofed.federation.notices import Notice
 from protofed.runtime.atomic_io import file_sha256
+from protofed.runtime.console import format_clock, format_percent
+from protofed.runtime.text_tables import (
+    PLAIN_WIDTH,
+    TableDocument,
+    TextTable,
+    data_frame,
+    render_document,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ScoreRule = Literal["last_five", "last"]  # mean of the last five evaluations, or the last one
 
@@ -44,6 +62,33 @@ class RunResult:
     notices: tuple[Notice, ...]
     seconds: float
     unseen: str | None = None  # the domain that was left out of training
+    history: tuple[Evaluation, ...] = ()  # every evaluation with its round, oldest first
+
+    def __repr__(self) -> str:
+        return f"RunResult(folder={str(self.folder)!r}, mean={format_percent(self.last.mean)} %)"
+
+    def __str__(self) -> str:
+        return render_document(result_document(self), width=PLAIN_WIDTH).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """The tables, as a notebook shows them."""
+        return render_document(result_document(self), "html")
+
+    def to_frame(self) -> DataFrame:
+        """The accuracy of every evaluation as a pandas DataFrame: a row per round.
+
+        Columns are the domains, then mean, worst and spread. Needs pandas.
+        """
+        rows = {
+            one.round: {
+                **one.scores.domains,
+                "mean": one.scores.mean,
+                "worst": one.scores.worst,
+                "spread": one.scores.spread,
+            }
+            for one in self.history
+        }
+        return data_frame(rows, "round")
 
     def scores(self, rule: ScoreRule) -> DomainScores:
         """The accuracy by domain under one of the two rules; ``result.scores("last").mean``."""
@@ -68,12 +113,66 @@ class RunResult:
         }
 
 
+def result_document(result: RunResult) -> TableDocument:
+    """A finished run as tables: scores by domain and, for a personal method, by client.
+
+    The notes are the run's notices, then its folder, digest and duration.
+    """
+    columns = {result.rules["last"]: result.last, result.rules["last_five"]: result.last_five}
+    columns |= {f"{name}, last round": scores for name, scores in result.opinions.items()}
+    if result.own is not None:
+        columns["own domain only, last round"] = result.own
+    domains = list(result.last.domains)
+    rows = [
+        [result.named(name), *(format_percent(scores.domains[name]) for scores in columns.values())]
+        for name in domains
+    ]
+    rows += [
+        [name, *(format_percent(getattr(scores, name)) for scores in columns.values())]
+        for name in ("mean", "worst", "spread")
+    ]
+    tables = [TextTable(["accuracy %", *columns], rows, line_before=len(domains))]
+    if result.clients is not None:
+        head = ["client's own model on", *map(result.named, domains)]
+        own = [[c, *(format_percent(row[d]) for d in domains)] for c, row in result.clients.items()]
+        tables.append(TextTable(head, own))
+    took = format_clock(result.seconds)
+    where = f"run folder: {result.folder}  digest: {result.digest[:12]}  took: {took}"
+    notes = [*(f"note: {notice}" for notice in result.notices), where]
+    return TableDocument(tables, result.to_dict(), notes=notes)
+
+
+def count_evaluations(rounds: int, every: int) -> int:
+    """How often a run is scored: after every `every` rounds, and after the last one."""
+    return math.ceil(rounds / every)
+
+
+def choose_rule(results: Iterable[RunResult], asked: ScoreRule | None = None) -> ScoreRule:
+    """The rule by which the scores of some runs are taken; the one that was `asked` for is kept.
+
+    Without one it is ``last_five`` if each run has at least `ENOUGH_FOR_MEAN` evaluations, else
+    ``last``: in a short run the mean of five would hold models from the start of training.
+    """
+    if asked is not None:
+        return asked
+    enough = all(len(result.history) >= ENOUGH_FOR_MEAN for result in results)
+    return "last_five" if enough else "last"
+
+
 def read_result(folder: RunDir) -> RunResult:
     """Read the result of a finished run from its folder.
 
     Damaged files, and scores or a spec that the run did not write, are refused.
     """
     return make_result(folder, check_finished(folder))
+
+
+def result_so_far(folder: RunDir) -> RunResult:
+    """The result of a run that is paused: its scores up to the newest evaluation.
+
+    Its notices are not known before the run is finished.
+    """
+    return make_result(folder, {"digest": folder.digest(), "notices": [], "scores": ""})
 
 
 def check_finished(folder: RunDir) -> DoneRecord:
@@ -152,4 +251,5 @@ def make_result(folder: RunDir, done: DoneRecord) -> RunResult:
             "leave_out"
         ),
         seconds=round(sum(line["seconds"] for line in rounds), 1),
+        history=tuple(evaluations),
     )

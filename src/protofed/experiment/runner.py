@@ -6,12 +6,14 @@ What goes wrong on the way is recorded, reported, and tolerated only for a few r
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 import torch
 
@@ -26,15 +28,20 @@ from protofed.engines.multiprocess import WorkerEngine, worker_count
 from protofed.errors import ProtofedError, count_noun
 from protofed.experiment.checkpoint import ResumePoint, load_server_state
 from protofed.experiment.model_card import mark_done
-from protofed.experiment.result import RunResult, read_result
+from protofed.experiment.result import RunResult, read_result, result_so_far
+from protofed.experiment.round_report import RoundReport, make_report
 from protofed.experiment.run_folder import RunDir, check_same_environment
+from protofed.experiment.run_followers import RunFollowers, RunWatcher, Tracker, Watch
 from protofed.experiment.run_records import World
+from protofed.experiment.stale_code import StaleRule, check_unchanged, must_repeat
 from protofed.federation.build import Federation, build_federation, describe_environment
 from protofed.federation.evaluation import Evaluation, evaluate_round
 from protofed.federation.notices import Notice
 from protofed.federation.round import Messages, run_round
 from protofed.runtime.resources import tune_malloc
-from protofed.spec.experiment_spec import Experiment, SiteData, method_name
+from protofed.spec.code_fingerprint import code_digests, code_fingerprint, git_commits
+from protofed.spec.experiment_spec import Experiment, SiteData
+from protofed.spec.method_lookup import method_name, method_slug
 
 MOST_FAILED = 3  # failed rounds in a row after which a run stops
 SHOWN = 3  # refused replies of a round that are reported one by one
@@ -204,58 +211,66 @@ def create_local_engine(
         threads=experiment.threads,
         patience=patience,
         scratch=scratch,
+        check_code=partial(check_unchanged, experiment, code_digests(experiment)),
     )
-
-
-class RunProgress(NamedTuple):
-    """How far a run is, for whoever watches: called once before the first round, then after each.
-
-    `mean` is the newest mean accuracy, without the domains in `missing`. `notices` appear once
-    each.
-    """
-
-    round: int
-    rounds: int
-    mean: float | None
-    seconds_left: float
-    notices: tuple[str, ...] = ()  # each is told once, most of them before the first round
-    missing: tuple[str, ...] = ()  # the domains that the mean does not count
-
-
-Watch = Callable[[RunProgress], None]
 
 
 def run(
     experiment: Experiment,
     out: Path | str | None = None,
-    watch: Watch = lambda progress: None,
+    watch: Watch = lambda report: None,
     again: bool = False,
     keep: Collection[int] = (),
     workers: Workers = "auto",
+    trackers: Sequence[Tracker] = (),
+    progress: bool = True,
+    stale: StaleRule = "refuse",
+    stop_after: int | None = None,
 ) -> RunResult:
     """Run an experiment into a folder, resume it, or read its result if it is finished.
 
-    `watch` is called after each round. `again` starts over. `keep` names scored rounds whose
-    checkpoints stay beside the newest ones. `workers` is the number of processes that share the
-    clients, 0 for none: it changes the time, never a bit. ::
+    `watch` is called with a `RoundReport` before the first round and after each; `trackers` log the
+    run elsewhere. `progress` shows a bar on stderr, or after 30 s a line now and then where there
+    is no terminal. `again` starts over. `keep` names scored rounds whose checkpoints stay beside
+    the newest ones. `workers` is the number of processes that share the clients, 0 for none: it
+    changes the time, never a bit. `stale` says what happens to a run that other code has made:
+    "refuse" raises, "repeat" starts over, "accept" reads a finished one. `stop_after` pauses the
+    run at the first scored round from there on and returns the result so far; another call goes on
+    with it. ::
 
         result = run(Experiment(method=FedProx(mu=0.1), rounds=20), "runs/fedprox")
         print(result.last.mean)
     """
     folder = RunDir(Path(out) if out else default_folder(experiment))
     folder.check(experiment)
+    reason = "" if again else must_repeat(folder, experiment, stale)
+    again = again or bool(reason)
     if again or not folder.done.exists():
+        code_digests(experiment)  # old code in memory is an error before anything is cleared
         tune_malloc()
+        display = _display(experiment, folder, again) if progress else None
         with (
+            RunFollowers(experiment, folder.path, watch, trackers, display) as followers,
             torch_threads(experiment.threads),
             closing(_local(experiment, folder, keep, workers)) as made,
             folder.locked(),
         ):
-            if again:
+            # another process may have been at it until now
+            reason = reason or ("" if again else must_repeat(folder, experiment, stale))
+            if again or reason:
                 folder.clear()  # only now: what cannot be repeated is not thrown away
+            if reason:
+                made.news.append(reason)
             if not folder.done.exists():  # as it may by now, where another process was at it
-                made.play(watch)
-    return read_result(folder)
+                made.play(followers, stop_after)
+                followers.end(read_result(folder) if folder.done.exists() else None)
+    return read_result(folder) if folder.done.exists() else result_so_far(folder)
+
+
+def _display(experiment: Experiment, folder: RunDir, again: bool) -> RunWatcher:
+    """The progress of a run that is begun from Python."""
+    begun = None if again else folder.newest()
+    return RunWatcher(experiment, folder.path, begun.round if begun else 0, patient=True)
 
 
 def _local(
@@ -274,8 +289,19 @@ def default_folder(experiment: Experiment) -> Path:
 
     Equal experiments share it, so a finished one is read instead of run again.
     """
-    name = f"{method_name(experiment.method)}-{experiment.data.label}-{experiment.digest[:8]}"
-    return Path("runs") / name
+    method = re.sub(r"[^\w-]+", "", method_slug(method_name(experiment.method)))
+    return Path("runs") / f"{method}-{experiment.data.label}-{experiment.digest[:8]}"
+
+
+def pause_round(experiment: Experiment, stop_after: int | None) -> int:
+    """The round after which a run pauses: the first from `stop_after` on that is scored.
+
+    Only scored rounds have checkpoints. It is the run's last round if `stop_after` is None.
+    """
+    if stop_after is None:
+        return experiment.rounds
+    every = experiment.evaluate_every
+    return min(experiment.rounds, math.ceil(stop_after / every) * every)
 
 
 class ExperimentRun(Generic[S, C]):
@@ -305,31 +331,33 @@ class ExperimentRun(Generic[S, C]):
         """Leave no process behind."""
         self.engine.close()
 
-    def play(self, watch: Watch) -> None:
-        """All rounds that are still to do; `watch` is told after each."""
+    def play(self, watch: Watch, stop_after: int | None = None) -> None:
+        """All rounds that are still to do, or those up to a pause; `watch` is told after each."""
         began, total = time.monotonic(), self.experiment.rounds
+        end = pause_round(self.experiment, stop_after)
         self.folder.open(self.experiment)
         self.keep = self.folder.keeping(self.keep)
         found = self.folder.find()
         self._record_world(found)
         server, first = self._restore(found)
         self.news += map(str, self.federation.notices)
-        watch(RunProgress(first, total, None, math.nan, self._told()))
-        mean: float | None = None
-        missing: tuple[str, ...] = ()
-        for number in range(first, total):
-            server = self._round(server, number)
+        watch(RoundReport(first, total, None, math.nan, self._told()))
+        newest: Evaluation | None = None
+        for number in range(first, end):
+            server, line = self._round(server, number)
             finished = number + 1
             if finished % self.experiment.evaluate_every == 0 or finished == total:
-                scored = self._score(server, finished)
-                mean, missing = scored.scores.mean, scored.missing
+                newest = self._score(server, finished)
             pace = (time.monotonic() - began) / (finished - first)
-            left, wrong = pace * (total - finished), self.incidents.words()
-            watch(RunProgress(finished, total, mean, left, (*self._told(), *wrong), missing))
+            left, words = pace * (end - finished), (*self._told(), *self.incidents.words())
+            watch(make_report(line, total, newest, left, words))
             self.incidents.end_round()
+        if end < total:
+            return  # paused: its newest checkpoint is of this round
         self.incidents.check_any()
         events = [Notice("events", text) for text in self.incidents.summary()]
-        notices = [*self.federation.notices, *events]
+        told = [Notice("method", text)] if (text := self.method.result_warning(server)) else []
+        notices = [*self.federation.notices, *told, *events]
         mark_done(self.folder, self.experiment, notices)
 
     def _told(self) -> tuple[str, ...]:
@@ -341,9 +369,17 @@ class ExperimentRun(Generic[S, C]):
 
     def _record_world(self, found: ResumePoint) -> None:
         """Write what this run stands on; refuse to go on with one that stood on something else."""
-        world: World = {**describe_environment(), "data": self.federation.fingerprints()}
+        code = code_digests(self.experiment)
+        world: World = {
+            **describe_environment(),
+            **git_commits(self.experiment),
+            "data": self.federation.fingerprints(),
+            "fingerprint": code_fingerprint(code),
+            "code": code,
+        }
         if found.checkpoint:
             check_same_environment(self.folder.path, world)
+            must_repeat(self.folder, self.experiment, "refuse")  # never goes on with other code
         self.folder.write("env.json", world)
         self.folder.write("partition.json", self.federation.held())
         if self.federation.public:
@@ -361,8 +397,8 @@ class ExperimentRun(Generic[S, C]):
         server: S = load_server_state(found.checkpoint)
         return server, found.round
 
-    def _round(self, server: S, number: int) -> S:
-        """One round, with a line on what travelled and what each client reported in each leg."""
+    def _round(self, server: S, number: int) -> tuple[S, dict[str, Any]]:
+        """One round, and its line: what travelled and what each client reported in each leg."""
         began = time.monotonic()
         who = sample_clients(self.experiment, list(self.federation.sites), number)
         up: Counter[str] = Counter()
@@ -386,7 +422,7 @@ class ExperimentRun(Generic[S, C]):
             "legs": legs,
         }
         self.folder.append(self.folder.rounds, line)
-        return server
+        return server, line
 
     def _score(self, server: S, finished: int) -> Evaluation:
         """Score and keep the state after some finished rounds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from protofed.experiment.run_folder import RunDir, check_is_run
 from protofed.experiment.run_records import load_spec, read_federation
 from protofed.federation.build import Federation, build_federation
 from protofed.federation.remote_sites import remote_federation
+from protofed.runtime.code_reference import ANY_CODE
 from protofed.spec.experiment_spec import Experiment, SiteData
 
 
@@ -122,16 +124,8 @@ def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
     This also opens runs of a federation, whose images are at the sites.
     """
     check_is_run(folder)
-    place, experiment = RunDir(folder), load_spec(folder)
-    if place.done.exists():
-        check_finished(place)
-    checkpoint = _last(place) if finished is None else place.kept(finished)
-    if checkpoint is None:
-        there = ", ".join(str(number) for number in place.rounds_on_disk()) or "none"
-        raise ProtofedError(
-            f"{folder}: no checkpoint of round {finished or 'any'}; there are: {there}",
-            hint="a run keeps its last checkpoints, and those that <keep> names",
-        )
+    experiment = load_spec(folder, ANY_CODE)
+    checkpoint = find_checkpoint(folder, finished)
     federation = _federation(folder, experiment)
     engine: LocalEngine[Any, Any] = LocalEngine(
         experiment.method, federation.everyone, federation.tests
@@ -139,6 +133,32 @@ def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
     engine.load(checkpoint.folder)
     return TrainedRun(
         experiment, federation, checkpoint.round, load_server_state(checkpoint), engine
+    )
+
+
+def find_checkpoint(folder: Path, finished: int | None = None) -> Checkpoint:
+    """The checkpoint of a run's last round, or of round `finished`; raises if there is none.
+
+    The error tells a checkpoint that was pruned from one that was never kept.
+    """
+    place = RunDir(folder)
+    if place.done.exists():
+        check_finished(place)
+    checkpoint = _last(place) if finished is None else place.kept(finished)
+    if checkpoint:
+        return checkpoint
+    on_disk, pruned = place.rounds_on_disk(), place.pruned_rounds()
+    if finished in pruned or (finished is None and pruned and not on_disk):
+        spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(str(folder))
+        raise ProtofedError(
+            f"{folder}: the checkpoint of round {finished or max(pruned)} was pruned; the scores "
+            f"are still there, the model is not",
+            hint=f"repeat the run with <spec={spec}> <out={out}> <again>",
+        )
+    there = ", ".join(map(str, on_disk)) or "none"
+    raise ProtofedError(
+        f"{folder}: no checkpoint of round {finished or 'any'}; there are: {there}",
+        hint="a run keeps its last checkpoints, and those that <keep> names",
     )
 
 

@@ -64,3 +64,15 @@ def name_some(names: list[str] | tuple[str, ...]) -> str:
     """The first of some names, and how many more there are: ``a, b, c, d, e and 2 more``."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
+
+
+def format_clock(seconds: float) -> str:
+    """A duration for people: ``2:03`` for two minutes and three seconds, ``1:02:03`` with hours."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def format_percent(score: float | None) -> str:
+    """Two decimals, or a dash where there is no score."""
+    return "-" if score is None else f"{score:.2f}"

@@ -1,4 +1,4 @@
-"""Tables as text: rows of cells in; Markdown, LaTeX, CSV, JSON or lines for a terminal out.
+"""Tables as text: rows of cells in; Markdown, LaTeX, HTML, CSV, JSON or terminal lines out.
 
 Every table that protofed prints is written here, so each format has one escape for foreign text.
 """
@@ -6,17 +6,23 @@ Every table that protofed prints is written here, so each format has one escape 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
-from protofed.errors import printable_text
+from protofed.errors import ProtofedError, printable_text
 
-TableFormat = Literal["terminal", "markdown", "latex", "csv", "json"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Key = TypeVar("Key", int, str)
+TableFormat = Literal["terminal", "markdown", "latex", "html", "csv", "json"]
 TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
+PLAIN_WIDTH = 200  # columns of text that no terminal limits
 TEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -81,6 +87,8 @@ def render_document(
         return "\n".join(csv_table(table) for table in tables if table.head)
     if form == "latex":
         return _latex_document(document)
+    if form == "html":
+        return _html_document(document)
     blocks = _markdown(document) if form == "markdown" else _terminal(document, width)
     return "\n\n".join(filter(None, blocks)) + "\n"
 
@@ -122,6 +130,19 @@ def latex_table(table: TextTable) -> str:
     )
 
 
+def html_table(table: TextTable) -> str:
+    """A table as HTML without styles; the best cell is strong, the second best emphasised."""
+    head = "".join(f"<th>{escape_html(cell)}</th>" for cell in table.head)
+    rows = ["".join(f"<td>{_html_cell(cell)}</td>" for cell in row) for row in table.rows]
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def escape_html(text: object) -> str:
+    """Foreign text on one line, with nothing in it that a browser would act on."""
+    return html.escape(printable_text(" ".join(str(text).split())))
+
+
 def csv_table(table: TextTable) -> str:
     """The head and rows of a table as CSV, every cell as it is."""
     out = io.StringIO()
@@ -129,6 +150,16 @@ def csv_table(table: TextTable) -> str:
     writer.writerow(table.head)
     writer.writerows([_text(cell) for cell in row] for row in table.rows)
     return out.getvalue()
+
+
+def data_frame(rows: Mapping[Key, Mapping[str, object]], index: str) -> DataFrame:
+    """A DataFrame with one line per entry of `rows`; `index` names the column of their keys."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ProtofedError("a DataFrame needs pandas: pip install 'protofed[pandas]'") from None
+    frame = pd.DataFrame.from_dict({key: dict(row) for key, row in rows.items()}, orient="index")
+    return frame.rename_axis(index)
 
 
 def terminal_table(table: TextTable, width: int | None = None) -> str:
@@ -141,7 +172,9 @@ def terminal_table(table: TextTable, width: int | None = None) -> str:
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for place, name in enumerate(table.head):
         right = place > 0 and all(_is_number(_text(row[place])) for row in table.rows)
-        shown.add_column(Text(printable_text(name)), justify="right" if right else "left")
+        shown.add_column(
+            Text(printable_text(name)), justify="right" if right else "left", overflow="fold"
+        )
     for number, row in enumerate(table.rows, start=1):
         # Text, as names in square brackets would be taken for markup
         cells = (Text(printable_text(_text(cell))) for cell in row)
@@ -179,6 +212,16 @@ def _latex_document(document: TableDocument) -> str:
     return blocks[0] + "\n".join(blocks[1:])
 
 
+def _html_document(document: TableDocument) -> str:
+    blocks = [f"<h3>{escape_html(document.title)}</h3>" if document.title else ""]
+    for table in document.tables:
+        blocks.append(f"<h4>{escape_html(table.title)}</h4>" if table.title else "")
+        blocks.append(html_table(table) if table.head else "")
+        blocks += [f"<p>{escape_html(line)}</p>" for line in table.notes]
+    blocks += [f"<p>{escape_html(line)}</p>" for line in document.notes]
+    return "\n".join(filter(None, blocks)) + "\n"
+
+
 def _latex_comments(lines: Iterable[str]) -> str:
     return "".join(f"% {printable_text(line)}\n" for line in lines if line)
 
@@ -186,6 +229,13 @@ def _latex_comments(lines: Iterable[str]) -> str:
 def _markdown_cell(cell: Cell) -> str:
     mark = "" if isinstance(cell, str) else {"best": "**", "second": "*", "": ""}[cell.rank]
     return f"{mark}{escape_markdown(_text(cell))}{mark}"
+
+
+def _html_cell(cell: Cell) -> str:
+    text = escape_html(_text(cell))
+    if isinstance(cell, str) or not cell.rank:
+        return text
+    return f"<strong>{text}</strong>" if cell.rank == "best" else f"<em>{text}</em>"
 
 
 def _latex_cell(cell: Cell) -> str:
