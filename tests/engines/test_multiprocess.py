@@ -251,3 +251,18 @@ def test_no_worker_outlives_its_parent(ending: signal.Signals) -> None:
     while any(alive(pid) for pid in workers) and time.monotonic() < until:
         time.sleep(0.05)
     assert not [pid for pid in workers if alive(pid)]
+
+
+def test_workers_that_may_run_other_code_are_not_used() -> None:
+    def edited() -> None:
+        raise ProtofedError("edited since the run began: mine.py")
+
+    server, sites, tests = federation(FedAvg())
+    engine = WorkerEngine(FedAvg(), sites, tests, workers=2, check_code=edited)
+    found, want = played(engine, server), played(LocalEngine(FedAvg(), sites, tests), server)
+    assert tree.equal(found[0], want[0])
+    assert found[1]["scored"] == want[1]["scored"]
+    assert engine.news == [
+        "workers cannot be used here, so one process does it all: "
+        "edited since the run began: mine.py"
+    ]

@@ -19,8 +19,9 @@ from protofed.engines.flower_engine import (
     SiteRoster,
 )
 from protofed.engines.site_protocol import SiteRequest, SiteResponse
+from protofed.experiment.round_report import RoundReport
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import ExperimentRun, RunProgress
+from protofed.experiment.runner import ExperimentRun
 from protofed.federation.build import Federation
 from protofed.federation.remote_sites import (
     SiteDescription,
@@ -95,9 +96,9 @@ class Heard:
         """What the run is."""
         self.lines.append({"folder": folder, "finished": finished})
 
-    def watch(self, progress: RunProgress) -> None:
+    def watch(self, report: RoundReport) -> None:
         """How far the run is."""
-        self.lines.append({"progress": progress})
+        self.lines.append({"progress": report})
 
 
 def job(folder: Path, **more: Any) -> SubmittedJob:

@@ -59,9 +59,16 @@ def test_same_scores_and_same_model_as_locally(name: str, images: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    "more", [{"validation": 0.3}, {"leave_out": "site-b"}, {"participation": 0.6}]
+    "more",
+    [
+        {"validation": 0.3},
+        {"leave_out": "site-b"},
+        {"participation": 0.6},
+        {"training": {**SPEC["training"], "optimizer": "adam", "clip_norm": 1.0, "warmup": 1}},
+        {"training": {**SPEC["training"], "schedule": "cosine"}},
+    ],
 )
-def test_same_with_held_out_images_sites_or_clients(
+def test_same_with_another_split_and_another_training(
     more: dict[str, Any], images: Path, tmp_path: Path
 ) -> None:
     raw, fed = spec("fedavg", **more), tmp_path / "fed"

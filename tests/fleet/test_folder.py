@@ -82,7 +82,7 @@ def test_its_card_says_how_to_submit_it_again_and_its_own_spec_will_do(
     sites = ",".join(SITES)
     assert f"protofed submit {out}/spec.json --sites {sites} --out {out}-again" in card.out
     on_record = json.loads((out / "spec.json").read_text())
-    digest = on_record.pop("digest")
+    digest, _ = on_record.pop("digest"), on_record.pop("method_label")
     assert remote_experiment(on_record, read_federation(out)["offers"]).digest == digest
     submitted(Known(desks(images, tmp_path)), job(tmp_path, spec=on_record))
     again = tmp_path / "out" / "scores.jsonl"

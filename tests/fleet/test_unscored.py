@@ -8,8 +8,8 @@ import pytest
 
 from protofed.engines.site_protocol import SiteRequest
 from protofed.experiment.result import read_result
+from protofed.experiment.round_report import RoundReport
 from protofed.experiment.run_folder import RunDir
-from protofed.experiment.runner import RunProgress
 from protofed.federation.evaluation import score_rules
 from tests.cli.conftest import Cli
 from tests.fleet.desks import Known, desks, job, submitted
@@ -27,7 +27,7 @@ def _lost(name: str, ask: SiteRequest, rounds: tuple[int, ...]) -> str:
     return "it went offline" if hit else ""
 
 
-def play(images: Path, folder: Path, method: str, *rounds: int) -> list[RunProgress]:
+def play(images: Path, folder: Path, method: str, *rounds: int) -> list[RoundReport]:
     post = lost_in(*rounds)
     post.desks = desks(images, folder)
     told = submitted(post, job(folder, spec=spec(method, rounds=3)))
@@ -79,12 +79,12 @@ def test_a_site_that_stays_away_is_told_of_once(images: Path, tmp_path: Path) ->
 
 
 def test_progress_says_which_site_the_mean_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    from protofed.cli.output import RunWatcher
+    from protofed.experiment.run_followers import RunWatcher
     from protofed.spec.experiment_spec import Experiment
 
     with RunWatcher(Experiment(), Path("out")) as watch:
-        watch(RunProgress(1, 2, 50.0, 1.0, (), ("site-b",)))
-        watch(RunProgress(2, 2, 50.0, 1.0))
+        watch(RoundReport(1, 2, 50.0, 1.0, (), ("site-b",)))
+        watch(RoundReport(2, 2, 50.0, 1.0))
     first, second = capsys.readouterr().err.splitlines()[1:]
     assert "mean accuracy 50.00 % without site-b" in first
     assert "without" not in second

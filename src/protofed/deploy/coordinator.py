@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 from protofed.core.reply_validation import FRAME
 from protofed.core.serialization import pack_tree
 from protofed.core.training import torch_threads
-from protofed.deploy.request_judge import count_scores
 from protofed.deploy.serve import find_server
 from protofed.engines.flower_engine import (
     FlowerEngine,
@@ -26,9 +25,12 @@ from protofed.engines.flower_engine import (
 )
 from protofed.engines.site_protocol import SiteRequest
 from protofed.errors import ProtofedError, count_noun, printable_text
+from protofed.experiment.result import count_evaluations
+from protofed.experiment.round_report import RoundReport
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import FEDERATION_FILE, read_federation
-from protofed.experiment.runner import ExperimentRun, RunProgress, default_folder
+from protofed.experiment.runner import ExperimentRun, default_folder
+from protofed.experiment.stale_code import must_repeat
 from protofed.federation.remote_sites import (
     SiteDescription,
     agreed_classes,
@@ -36,11 +38,13 @@ from protofed.federation.remote_sites import (
     remote_clients,
     remote_experiment,
     remote_federation,
+    remote_side,
     run_description,
     test_sizes,
 )
 from protofed.runtime.resources import tune_malloc
-from protofed.spec.experiment_spec import Experiment, describe_method
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.method_lookup import describe_method
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class JobListener(Protocol):
     def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
         """The experiment, the folder it goes to, and how many rounds are finished already."""
 
-    def watch(self, progress: RunProgress) -> None:
+    def watch(self, report: RoundReport) -> None:
         """The progress after each round."""
 
 
@@ -178,6 +182,7 @@ def coordinate_run(messenger: SiteMessenger, job: SubmittedJob, listener: JobLis
             hint="use <resume> to continue it, or choose another <out>",
         )
     if done:
+        must_repeat(folder, experiment, "refuse")
         listener.waiting(f"already finished, read from {folder.path}")
         return folder
     listener.begins(experiment, folder.path, begun.round if begun else 0)
@@ -225,8 +230,8 @@ def gather_descriptions(
     about = {
         "method": describe_method(experiment.method),
         "rounds": experiment.rounds,
-        "scores": count_scores(experiment),
-        "side": experiment.data.side,
+        "scores": count_evaluations(experiment.rounds, experiment.evaluate_every),
+        "side": remote_side(experiment),
     }
     ask = SiteRequest("describe", json.dumps(about), session=secrets.token_hex(8))
     seconds = max(end - time.monotonic(), LEAST_SECONDS)
@@ -266,7 +271,9 @@ def finished_run(job: SubmittedJob) -> RunDir | None:
     folder = RunDir(Path(job.here) / job.out)
     if not job.out or not folder.done.exists() or not (folder.path / FEDERATION_FILE).exists():
         return None
-    folder.check(remote_experiment(job.spec, read_federation(folder.path)["offers"]))
+    experiment = remote_experiment(job.spec, read_federation(folder.path)["offers"])
+    folder.check(experiment)
+    must_repeat(folder, experiment, "refuse")
     return folder
 
 

@@ -14,7 +14,9 @@ from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.prototypes import Prototypes
 from protofed.errors import ProtofedError, count_noun, printable_text
-from protofed.spec.experiment_spec import parse_method
+from protofed.nets import find_net_builder
+from protofed.runtime.code_reference import CodeAccess, is_reference, parse_reference
+from protofed.spec.method_lookup import method_name, parse_method
 from protofed.spec.spec_faults import explain_faults
 from protofed.spec.spec_parser import read_spec
 
@@ -34,7 +36,8 @@ class SitePolicy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    methods: tuple[str, ...] | None = None  # all
+    methods: tuple[str, ...] | None = None  # all of protofed's own; others only by name
+    nets: tuple[str, ...] = ()  # nets that are not protofed's own
     min_examples: int = Field(default=5, ge=1, strict=True)  # behind a prototype
     send_counts: bool = Field(default=True, strict=True)  # how many are behind each
     max_rounds: int | None = Field(default=None, ge=1, strict=True)  # of one run
@@ -44,6 +47,20 @@ class SitePolicy(BaseModel):
     max_runs_per_day: int | None = Field(default=None, ge=1, strict=True)
     max_memory_gb: float | None = Field(default=None, gt=0, strict=True)  # of the worker
     max_message_mb: int = Field(default=512, ge=1, le=16_384, strict=True)  # that is taken in
+
+    @property
+    def code_access(self) -> CodeAccess:
+        """Which code that is not protofed's own may be loaded here: what this policy names.
+
+        Code never travels: it must be installed at the site.
+        """
+        return CodeAccess(allowed=frozenset((*self._method_names, *self.nets)))
+
+    @property
+    def _method_names(self) -> set[str]:
+        """The allowed methods by the names of this policy, and by those of their classes."""
+        names = set(self.methods or ())
+        return names | {method_name(parse_method(name)) for name in names}
 
     @property
     def most_bytes(self) -> int:
@@ -57,13 +74,15 @@ class SitePolicy(BaseModel):
         needs both of them allowed.
         """
         try:
-            made = parse_method(method) if isinstance(method, str) else method
+            made = parse_method(method, self.code_access) if isinstance(method, str) else method
         except ProtofedError as fault:
             return str(fault)
         parts = list(_built_on(made))
-        names = [type(part).__name__.lower() for part in parts]
+        names = [method_name(part) for part in parts]
         for name in names:
-            if self.methods is not None and name not in self.methods:
+            if is_reference(name) and name not in self._method_names:
+                return f"this site's policy does not name {name}, which is not protofed's own"
+            if self.methods is not None and name not in self._method_names:
                 allowed = ", ".join(self.methods) or "none"
                 return f"this site's policy does not allow {name} (allowed: {allowed})"
         if self.max_rounds is not None and rounds > self.max_rounds:
@@ -132,7 +151,11 @@ def read_policy(path: Path | None) -> SitePolicy:
     try:
         policy = SitePolicy.model_validate(raw)
         for name in policy.methods or ():
+            _check_installed(name)
             parse_method(name)
+        for name in policy.nets:
+            _check_installed(name)
+            find_net_builder(name)
     except ValidationError as fault:
         lines = explain_faults(fault, ("policy",), {"": list(SitePolicy.model_fields)})
         shown = [printable_text(f"{path}: {line}") for line in lines[:MOST_LINES]]
@@ -140,6 +163,14 @@ def read_policy(path: Path | None) -> SitePolicy:
     except ProtofedError as fault:
         raise ProtofedError(f"{path}: {fault}") from fault
     return policy
+
+
+def _check_installed(name: str) -> None:
+    if is_reference(name) and parse_reference(name).is_file:
+        raise ProtofedError(
+            f"{name}: name code by its module, as package.module:Mine, and install it at this "
+            "site; a path means nothing to the coordinator"
+        )
 
 
 def _built_on(method: AnyMethod) -> Iterator[AnyMethod]:

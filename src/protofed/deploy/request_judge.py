@@ -26,7 +26,9 @@ from protofed.core.site import ArrayDataset, Site
 from protofed.deploy.policy import SitePolicy
 from protofed.engines.site_protocol import SiteRequest
 from protofed.errors import ProtofedError, printable_text
+from protofed.federation.remote_sites import remote_side
 from protofed.runtime import atomic_io
+from protofed.runtime.code_reference import OUR_CODE, CodeAccess
 from protofed.runtime.json_files import (
     parse_json,
     parse_json_object,
@@ -36,7 +38,8 @@ from protofed.runtime.json_files import (
     require_object,
     require_text,
 )
-from protofed.spec.experiment_spec import Experiment, parse_method
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.method_lookup import parse_method
 from protofed.spec.spec_parser import parse_experiment
 
 ANSWERED, REFUSED = "answered.jsonl", "refused.jsonl"
@@ -230,22 +233,26 @@ def check_fields(ask: SiteRequest) -> None:
         raise ProtofedError("a session that begins after its own round")
 
 
-def parse_inquiry(text: str) -> RunInquiry:
-    """Read the JSON of a `describe` request; an error names a field that cannot be so."""
+def parse_inquiry(text: str, access: CodeAccess = OUR_CODE) -> RunInquiry:
+    """Read the JSON of a `describe` request; an error names a field that cannot be so.
+
+    The request comes from a coordinator: code that it names is loaded only if `access` allows it.
+    """
     fields = parse_json_object(text)
     require_fields(fields, ("method", "rounds", "scores", "side"))
     return RunInquiry(
-        parse_method(fields["method"]),
+        parse_method(fields["method"], access),
         require_int("rounds", fields["rounds"], 1, MOST_ROUNDS),
         require_int("scores", fields["scores"], 0, MOST_ROUNDS),
         require_int("side", fields["side"], 1, MOST_SIDE),
     )
 
 
-def parse_description(text: str) -> RunDescription:
+def parse_description(text: str, access: CodeAccess = OUR_CODE) -> RunDescription:
     """Read the JSON that describes a run; an error names a field that cannot be so.
 
-    A spec must name the sites' own images, and no other place on this machine.
+    A spec must name the sites' own images, no other place on this machine, and no code but what
+    `access` allows.
     """
     fields = parse_json_object(text)
     require_fields(fields, ("spec", "classes", "sizes"))
@@ -257,8 +264,8 @@ def parse_description(text: str) -> RunDescription:
     require_list("data.domains", data.get("domains"), 1, MOST_SITES)
     classes = require_list("classes", fields["classes"], 1, MOST_CLASSES)
     require_int("sizes", len(sizes), 1, MOST_SITES)
-    experiment = parse_experiment(spec)
-    if experiment.device != "cpu" or experiment.data.side > MOST_SIDE:
+    experiment = parse_experiment(spec, access=access)
+    if experiment.device != "cpu" or remote_side(experiment) > MOST_SIDE:
         raise ProtofedError("a device or a side that no site takes")
     counts = {
         _client_number(client): require_int("sizes", size, 1, MOST_IMAGES)
@@ -274,12 +281,6 @@ def _client_number(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise ProtofedError(f"sizes: '{printable_text(text, 20)}' is no number of a client")
     return int(text)
-
-
-def count_scores(experiment: Experiment) -> int:
-    """How often a run is scored: every `evaluate_every` rounds, and after the last one."""
-    every, rounds = experiment.evaluate_every, experiment.rounds
-    return rounds // every + (rounds % every > 0)
 
 
 class RequestJudge:

@@ -55,7 +55,12 @@ from protofed.engines.site_protocol import (
 )
 from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.federation.build import data_fingerprints
-from protofed.federation.remote_sites import SiteDescription, site_place, software_versions
+from protofed.federation.remote_sites import (
+    SiteDescription,
+    remote_side,
+    site_place,
+    software_versions,
+)
 from protofed.runtime.atomic_io import atomic_write, atomic_write_json
 from protofed.runtime.child_process import exit_with_pipe
 from protofed.runtime.console import name_some, print_line
@@ -250,7 +255,7 @@ class RequestHandler:
 
     def _describe(self, ask: SiteRequest) -> SiteResponse:
         """Describe this site; a run that its policy forbids is refused here already."""
-        inquiry = parse_inquiry(ask.brief)
+        inquiry = parse_inquiry(ask.brief, self.policy.code_access)
         self.judge.inquiry(inquiry)
         self.judge.side(inquiry.side)
         domain, classes = self._images(inquiry.side)
@@ -286,13 +291,16 @@ class RequestHandler:
     def _seat(self, ask: SiteRequest) -> tuple[RunSeat, AnsweredRun]:
         """The place in a run that a question is about, if the run may be; the newest is kept."""
         brief = (
-            self.seats[ask.brief].brief if ask.brief in self.seats else parse_description(ask.brief)
+            self.seats[ask.brief].brief
+            if ask.brief in self.seats
+            else parse_description(ask.brief, self.policy.code_access)
         )
         record = self.judge.run(ask, brief)
         if ask.brief not in self.seats:
             experiment = brief.experiment
-            self.judge.side(experiment.data.side)
-            domain, classes = self._images(experiment.data.side)
+            side = remote_side(experiment)
+            self.judge.side(side)
+            domain, classes = self._images(side)
             if list(classes) != brief.classes:
                 raise ProtofedError("its classes are not those that were agreed on")
             place = site_place(experiment, classes, brief.sizes, domain)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,10 @@ from protofed.core.site import ClientId, RoundContext, Site
 from protofed.errors import DivergedError, ProtofedError, printable_text
 from protofed.runtime.resources import explain_oom
 
+# Told how many of the clients of an exchange have replied; a library that nobody watches is silent.
+reply_progress: ContextVar[Callable[[int, int], None]] = ContextVar(
+    "reply_progress", default=lambda done, asked: None
+)
 MOST_ID = 60  # characters of a client's id that are shown
 
 
@@ -69,14 +74,14 @@ def require_replies(replies: Mapping[ClientId, Message | Failure]) -> dict[Clien
 def try_training(
     method: Method[S, C], site: Site, received: Message, state: C, context: RoundContext
 ) -> tuple[Message | Failure, C]:
-    """Let a client train; returns its reply and its new state.
+    """Let a client train at the learning rate of the round; returns its reply and its new state.
 
     If its training diverges, returns a `Failure` and the old state. Running out of memory is raised
     as a `ProtofedError` that names the client.
     """
     try:
         with explain_oom(f"client {site.id}, in round {context.round + 1},"):
-            return method.train(site, received, state, context)
+            return method.train(site.at_round(context), received, state, context)
     except DivergedError as fault:
         return Failure(str(fault), diverged=True), state
 

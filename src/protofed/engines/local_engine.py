@@ -15,7 +15,7 @@ from protofed.core.method import C, Method, S
 from protofed.core.metrics import CorrectCounts, count_correct
 from protofed.core.serialization import pack_tree, unpack_tree
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site
-from protofed.engines.engine import try_training
+from protofed.engines.engine import reply_progress, try_training
 from protofed.engines.shared_memory import SpillDict
 from protofed.errors import ProtofedError
 from protofed.runtime.atomic_io import atomic_write
@@ -58,15 +58,18 @@ class LocalEngine(Generic[S, C]):
         self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> Mapping[ClientId, Message | Failure]:
         trained = ((c, *self._train(c, messages[c], context)) for c in self.order(messages))
-        return self._collect(trained)
+        return self._collect(trained, len(messages))
 
     def _collect(
-        self, trained: Iterable[tuple[ClientId, Message | Failure, C]]
+        self, trained: Iterable[tuple[ClientId, Message | Failure, C]], asked: int
     ) -> Mapping[ClientId, Message | Failure]:
         """Store the clients' states as they arrive, and collect their replies."""
         replies: SpillDict[ClientId, Message | Failure] = SpillDict(IN_MEMORY, self.scratch)
+        tell = reply_progress.get()
+        tell(0, asked)
         for client, reply, state in trained:
             replies[client], self.states[client] = reply, state
+            tell(len(replies), asked)
         return replies
 
     def _train(

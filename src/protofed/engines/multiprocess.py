@@ -307,15 +307,21 @@ class WorkerPool:
         self.workers = [WorkerHandle() for _ in range(count)]  # they import torch in parallel
 
     def set_up(
-        self, setup: WorkerSetup, images: SharedTreeBuffer, tell: Callable[[str], None]
+        self,
+        setup: WorkerSetup,
+        images: SharedTreeBuffer,
+        tell: Callable[[str], None],
+        check_code: Callable[[], None] = lambda: None,
     ) -> None:
         """Give all workers a federation; may be called again for another one.
 
-        `tell` gets a line of text whenever a worker has died.
+        `tell` gets a line of text whenever a worker has died. `check_code` is called whenever
+        workers have imported their code; it raises if that may not be the code of this process.
         """
-        self.setup, self.images, self.tell = setup, images, tell
+        self.setup, self.images, self.tell, self.check_code = setup, images, tell, check_code
         for worker in self.workers:
             worker.set_up(setup, images)
+        check_code()
 
     def run_tasks(
         self, tasks: Sequence[WorkerTask], given: Callable[[ClientId], TaskInput]
@@ -364,6 +370,7 @@ class WorkerPool:
         self.tell(f"{news} and was started again")
         started = self.workers[self.workers.index(worker)] = WorkerHandle()
         started.set_up(self.setup, self.images)
+        self.check_code()
 
     def end(self) -> None:
         """End all workers."""
@@ -402,11 +409,12 @@ class WorkerEngine(LocalEngine[S, C]):
         threads: int = 1,
         patience: float = 0,
         scratch: Path | None = None,
+        check_code: Callable[[], None] = lambda: None,
     ):
         super().__init__(method, sites, tests, scratch=scratch)
         clients = len(sites.keys() - {SERVER})
         self.count, self.threads = min(workers, max(clients, 1)), threads
-        self.patience = patience
+        self.patience, self.check_code = patience, check_code
         self.pool: WorkerPool | None = None
         self.images = SharedTreeBuffer(shared_memory_handle())
         self.outline = self.images.write(shared_images(self.sites, self.tests))
@@ -416,7 +424,7 @@ class WorkerEngine(LocalEngine[S, C]):
     def exchange(
         self, messages: Mapping[ClientId, Message], context: RoundContext
     ) -> Mapping[ClientId, Message | Failure]:
-        return self._collect(self._trained(messages, context))
+        return self._collect(self._trained(messages, context), len(messages))
 
     def _trained(
         self, messages: Mapping[ClientId, Message], context: RoundContext
@@ -472,7 +480,7 @@ class WorkerEngine(LocalEngine[S, C]):
             self.pool = self._start_workers()
             try:
                 setup = WorkerSetup(self.method, self.threads, *without_pixels)
-                self.pool.set_up(setup, self.images, self.news.append)
+                self.pool.set_up(setup, self.images, self.news.append, self.check_code)
             except Exception as fault:  # for example, a method typed at a prompt cannot be pickled
                 self._stop_workers()
                 self.count = 0

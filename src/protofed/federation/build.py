@@ -7,16 +7,18 @@ import platform
 from collections import Counter
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from protofed.core.model import ImageShape, Net
+from protofed.core.model import Net
 from protofed.core.rng import stream_seed
-from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, Site
+from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, PixelTransform, Site
+from protofed.data.array_folder import ArrayInfo
 from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Colour
-from protofed.data.benchmarks import benchmark_info
+from protofed.data.benchmarks import benchmark_info, looks_like_folder
 from protofed.data.partition import (
     ClientPart,
     ClientPartRecord,
@@ -26,11 +28,11 @@ from protofed.data.partition import (
     unused_rows,
 )
 from protofed.data.transforms import ImageTransform
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, display_path
 from protofed.federation.notices import Notice, data_notes, left_out_note, method_warnings
 from protofed.methods import METHODS
 from protofed.nets import build_net
-from protofed.spec.experiment_spec import Experiment, SiteData
+from protofed.spec.experiment_spec import ArrayData, Experiment, SiteData
 
 
 def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:
@@ -49,12 +51,17 @@ def data_fingerprints(benchmark: Benchmark) -> dict[str, str]:
 
 
 def describe_environment() -> dict[str, str]:
-    """The versions of Python, protofed, torch, numpy and pillow, and the platform.
+    """The versions of Python and of the libraries that compute, the platform, and the CPU.
 
-    Recorded in every run folder, as other versions may give other bits.
+    Recorded in every run folder, as other versions and instruction sets may give other bits.
     """
-    packages = {name: version(name) for name in ("protofed", "torch", "numpy", "pillow")}
-    return {"python": platform.python_version(), **packages, "platform": platform.platform()}
+    libraries = ("protofed", "torch", "numpy", "pillow", "scipy", "scikit-learn")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in libraries},
+        "platform": platform.platform(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 NOTHING = ArrayDataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
@@ -130,7 +137,7 @@ def build_federation(experiment: Experiment) -> Federation:
     trains = {domain.name: domain.train for domain in benchmark.domains}
     first, classes = benchmark.domains[0].train, len(benchmark.classes)
     server = replace(
-        server_site(experiment, entry.channel_statistics, classes, first, nets[0], sizes),
+        server_site(experiment, _pixels(experiment, entry, parts), classes, first, nets[0], sizes),
         public=_shown([trains[name].take(rows).images for name, rows in public.items()]),
     )
     sites = {
@@ -158,14 +165,34 @@ def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
             "the images of this experiment are at the sites of a federation",
             hint="type `protofed submit` on the machine that serves it, or name images: <data>",
         )
-    entry = benchmark_info(data.name, bool(data.strict))
-    now = entry.data_version(data.side)
-    if data.revision != now:
+    rows = isinstance(data, ArrayData)
+    what = "arrays" if rows else "images"
+    if looks_like_folder(data.name) and not Path(data.name).is_dir():
+        again = "" if rows else "if they came from arrays, "
         raise ProtofedError(
-            f"{data.name} holds other images than this run is about: revision {now}, not "
-            f"{data.revision}\nrestore the images, or leave data.revision out for a new run"
+            f"the folder of {what} {display_path(data.name)} does not exist",
+            hint=f"put it back; or, {again}write them there again from Python: the same arrays "
+            "continue the run",
         )
-    return entry, entry.load(data.domains, data.side)
+    entry = benchmark_info(data.name, not isinstance(data, ArrayData) and bool(data.strict))
+    side = entry.side if isinstance(data, ArrayData) else data.side
+    now = entry.data_version(side)
+    if data.revision != now or rows != (isinstance(entry, ArrayInfo) and bool(entry.row_shape)):
+        raise ProtofedError(
+            f"{data.name} holds other {what} than this run is about: revision {now}, not "
+            f"{data.revision}\nrestore the {what}, or leave data.revision out for a new run"
+        )
+    return entry, entry.load(data.domains, side)
+
+
+def _pixels(
+    experiment: Experiment, entry: BenchmarkInfo, parts: tuple[ClientPart, ...]
+) -> PixelTransform:
+    """How the stored examples become inputs; rows by the statistics of domains with a client."""
+    if isinstance(entry, ArrayInfo) and entry.row_shape:
+        held = {part.domain for part in parts if len(part.rows)}
+        return entry.row_transform(sorted(held))
+    return image_transform(experiment, entry.channel_statistics)
 
 
 def build_nets(experiment: Experiment, classes: int) -> list[Net]:
@@ -173,7 +200,7 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
 
     Client c uses net c modulo their number. Nets that the method cannot combine are refused.
     """
-    image, method = ImageShape(experiment.data.channels, experiment.data.side), experiment.method
+    image, method = experiment.data.input_shape, experiment.method
     names, built = experiment.nets, dict[str, Net]()
     for name in dict.fromkeys(names):
         net = build_net(name, classes, image, experiment.seed, experiment.conv)
@@ -245,14 +272,26 @@ def _public(
 
 def _shown(images: list[Tensor]) -> Tensor:
     """Images of several domains in one tensor; grey ones get three channels if others have them."""
+    if images and images[0].is_floating_point():
+        return torch.cat(images)
     channels = max((part.shape[-1] for part in images), default=1)
     wide = [part.expand(-1, -1, -1, channels) for part in images]
     return torch.cat(wide) if wide else NO_IMAGES
 
 
+def image_transform(experiment: Experiment, colours: tuple[Colour, Colour]) -> ImageTransform:
+    """How images become inputs; `colours` are mean and standard deviation per channel."""
+    data = experiment.data
+    if isinstance(data, ArrayData):
+        raise ProtofedError(f"{data.name} holds rows, where images are needed")
+    return ImageTransform(
+        mean=colours[0], std=colours[1], channels=data.channels, pad=data.pad, flip=data.flip
+    )
+
+
 def server_site(
     experiment: Experiment,
-    colours: tuple[Colour, Colour],
+    pixels: PixelTransform,
     classes: int,
     like: ArrayDataset,
     net: Net,
@@ -260,18 +299,14 @@ def server_site(
 ) -> Site:
     """The server's site, which holds no image; clients' sites are made from it by `replace`.
 
-    `colours` are mean and standard deviation per channel; the images of `like` give the shape and
-    dtype of the empty training set.
+    The images of `like` give the shape and dtype of the empty training set.
     """
-    data = experiment.data
     return Site(
         id=SERVER,
         domain="",
         classes=classes,
         net=net,
-        pixels=ImageTransform(
-            mean=colours[0], std=colours[1], channels=data.channels, pad=data.pad, flip=data.flip
-        ),
+        pixels=pixels,
         train=like.take(torch.arange(0)),
         training=experiment.training,
         seed=experiment.seed,

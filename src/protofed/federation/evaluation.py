@@ -15,6 +15,7 @@ from protofed.engines.engine import Engine
 from protofed.federation.build import Federation
 
 LAST = 5  # evaluations in the second reported score
+ENOUGH_FOR_MEAN = 10  # evaluations of a run from which on that score is the default
 
 
 @dataclass(frozen=True)

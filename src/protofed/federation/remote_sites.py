@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from protofed.core.model import Net
 from protofed.core.reply_validation import FRAME
 from protofed.core.serialization import unpack_tree
 from protofed.core.site import ArrayDataset, ClientId, Site, holdout_size
@@ -29,10 +30,12 @@ from protofed.federation.build import (
     Federation,
     build_nets,
     describe_environment,
+    image_transform,
     scoring_split,
     server_site,
 )
 from protofed.federation.notices import Notice, left_out_note, method_warnings
+from protofed.runtime.code_reference import parse_reference
 from protofed.runtime.json_files import (
     parse_json_object,
     require_fields,
@@ -41,7 +44,8 @@ from protofed.runtime.json_files import (
     require_object,
     require_text,
 )
-from protofed.spec.experiment_spec import Experiment
+from protofed.spec.experiment_spec import Experiment, SiteData
+from protofed.spec.method_lookup import code_names
 from protofed.spec.spec_parser import parse_experiment
 
 COLOURS = (FolderInfo.mean, FolderInfo.std)
@@ -79,6 +83,13 @@ def agreed_classes(offers: Sequence[SiteDescription]) -> tuple[str, ...]:
             "class needs an empty folder for it"
         )
     return tuple(every)
+
+
+def remote_side(experiment: Experiment) -> int:
+    """The side of the images at the sites, in pixels; raises if the data are not at sites."""
+    if not isinstance(experiment.data, SiteData):
+        raise ProtofedError("the data of this experiment are not at the sites of a federation")
+    return experiment.data.side
 
 
 def remote_clients(experiment: Experiment) -> dict[ClientId, str]:
@@ -138,7 +149,7 @@ def remote_federation(experiment: Experiment, offers: Sequence[SiteDescription])
     domains = tuple(Domain(name, NOTHING, NOTHING) for name in experiment.data.domains)
     nets = build_nets(experiment, len(classes))
     sizes = client_sizes(experiment, offers)
-    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
+    server = _server(experiment, len(classes), nets[0], sizes)
     clients = remote_clients(experiment)
     sites = {
         client: replace(server, id=client, domain=name, net=nets[client % len(nets)])
@@ -154,6 +165,11 @@ def remote_federation(experiment: Experiment, offers: Sequence[SiteDescription])
         notices=[*method_warnings(experiment, nets), *left_out_note(experiment), *_notes(offers)],
         declared=_declared(clients, offers),
     )
+
+
+def _server(experiment: Experiment, classes: int, net: Net, sizes: dict[ClientId, int]) -> Site:
+    pixels = image_transform(experiment, COLOURS)
+    return server_site(experiment, pixels, classes, NOTHING, net, sizes)
 
 
 def _declared(clients: Mapping[ClientId, str], offers: Sequence[SiteDescription]) -> DeclaredData:
@@ -220,7 +236,7 @@ def site_place(
     """
     ids = {name: client for client, name in remote_clients(experiment).items()}
     nets = build_nets(experiment, len(classes))
-    server = server_site(experiment, COLOURS, len(classes), NOTHING, nets[0], sizes)
+    server = _server(experiment, len(classes), nets[0], sizes)
     if own.name not in ids:
         return SitePlace(server, None, own.test if experiment.validation is None else own.train)
     client = ids[own.name]
@@ -351,9 +367,20 @@ def remote_experiment(raw: Mapping[str, Any], offers: Sequence[SiteDescription] 
         "revision": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:12],
     }
     experiment = parse_experiment({**raw, "data": made, "device": "cpu"})
+    _check_code_is_installed(experiment)
     if experiment.public is not None:
         raise ProtofedError(
             f"method: {experiment.method.info.label} needs public images, which a federation "
             f"does not have yet"
         )
     return experiment
+
+
+def _check_code_is_installed(experiment: Experiment) -> None:
+    for name in code_names(experiment.to_dict()):
+        if parse_reference(name).is_file:
+            raise ProtofedError(
+                f"{name}: in a federation code never travels\ninstall it at the coordinator and "
+                "at every site, and name it by its module, as package.module:Mine; each site's "
+                "policy must name it too"
+            )

@@ -64,7 +64,7 @@ def run_round(
     or refused takes no part in the exchanges that follow. If fewer than `least` clients are left,
     or the merged state is not finite, the round fails and the state from before it is returned.
     """
-    before = server
+    before, site = server, site.at_round(context)
     for exchange in range(method.exchanges):
         now = context._replace(exchange=exchange)
         messages = method.send(site, server, who, now)
