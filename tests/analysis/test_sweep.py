@@ -7,7 +7,7 @@ import pytest
 from protofed.analysis.sweep import ablation_variants, grid_cells, grid_variants, named_variants
 from protofed.errors import ProtofedError
 from protofed.methods import METHODS
-from protofed.spec.experiment_spec import parse_method
+from protofed.spec.method_lookup import parse_method
 
 
 def test_words_name_methods_and_their_fields() -> None:

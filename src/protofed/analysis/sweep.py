@@ -1,16 +1,18 @@
-"""Many runs of one experiment: named variants with the same seeds, grids, and their ranking."""
+"""Many runs of one experiment: named variants with the same seeds, ablations and grids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protofed.analysis.finished_runs import add_settings
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import default_folder
-from protofed.spec.experiment_spec import Experiment, parse_method
+from protofed.methods import METHODS
+from protofed.spec.experiment_spec import Experiment
+from protofed.spec.method_lookup import parse_method
 from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, set_field
 
 FULL = "full"  # the method as it is, among its ablations
@@ -29,13 +31,15 @@ class GridVariant(NamedTuple):
 class GridCell(NamedTuple):
     """One run of a grid: a variant with one seed, its complete experiment and its run folder.
 
-    `run_all` runs cells, `read_record(cell.folder, cell.label)` reads them back.
+    `run_all` runs cells, `read_record(cell.folder, cell.label)` reads them back. A cell with
+    `stop_after` is paused after that round, and continues when it is run again without.
     """
 
     label: str
     seed: int
     experiment: Experiment
     folder: Path
+    stop_after: int | None = None
 
 
 def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
@@ -46,13 +50,21 @@ def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
     """
     variants = []
     for word in words:
-        name, _, settings = word.partition(":")
+        name, settings = split_method_word(word)
         own = choose_named(raw, "method", name)
         for setting in filter(None, settings.split(",")):
             own = set_field(own, f"method.{setting}")
         label = parse_method(own["method"]).info.label
         variants.append(GridVariant(add_settings(label, settings), own))
     return _distinct(variants)
+
+
+def split_method_word(word: str) -> tuple[str, str]:
+    """A method's name and its settings: ``fpl:tau=0.05`` or ``path/to/mine.py:Mine:power=2``."""
+    name, _, settings = word.rpartition(":")
+    if name in METHODS and "=" not in settings:
+        raise ProtofedError(f"{word}: write a setting as {name}:field=value")
+    return (name, settings) if "=" in settings else (word, "")
 
 
 def ablation_variants(name: str, raw: Raw) -> list[GridVariant]:
@@ -123,81 +135,3 @@ def _distinct(variants: list[GridVariant]) -> list[GridVariant]:
     if twice:
         raise ProtofedError(f"named more than once: {', '.join(twice)}")
     return variants
-
-
-VALIDATION = 0.2  # share of each client's images, where the spec names none
-
-
-class SearchAxis(NamedTuple):
-    """A field of the spec and the range in which a search looks for its value."""
-
-    field: str
-    low: float
-    high: float
-
-    @property
-    def log(self) -> bool:
-        """Whether the range spans at least a decade: then it is searched by magnitude."""
-        return self.low > 0 and self.high >= 10 * self.low
-
-
-def parse_axis(text: str) -> SearchAxis:
-    """Parse ``method.lam=0.01..1`` into an axis; the lower end must come first."""
-    field, equals, values = text.partition("=")
-    low, dots, high = values.partition("..")
-    try:
-        made = SearchAxis(field, float(low), float(high))
-    except ValueError:
-        made = SearchAxis(field, 1.0, 0.0)
-    if not (field and equals and dots) or not made.low < made.high:
-        raise ProtofedError(f"search {text}: write section.field=low..high")
-    return made
-
-
-def run_search(
-    name: str,
-    axes: Sequence[SearchAxis],
-    trials: int,
-    raw: Raw,
-    runs: Path,
-    play: Callable[[GridCell], float],
-) -> Iterator[tuple[GridCell, float | str]]:
-    """Run trials one after the other; yield each with its score, or with the error that ended it.
-
-    `play` runs one cell and returns the score to maximise. Trials are scored on images held out
-    from the clients, never on test images. The sampler has a fixed seed and finished runs are read,
-    so an interrupted search takes the same path again.
-    """
-    study = _study()
-    shared = {"validation": VALIDATION, **choose_named(raw, "method", name)}
-    for _ in range(trials):
-        trial = study.ask()
-        own, words = shared, []
-        for one in axes:
-            value = trial.suggest_float(one.field, one.low, one.high, log=one.log)
-            words.append(f"{one.field}={value:.3g}")
-            own = set_field(own, words[-1])
-        (cell,) = grid_cells([GridVariant(" ".join(words), own)], [0], runs)
-        try:
-            score = play(cell)
-        except ProtofedError as fault:  # too bold, most likely; the sampler goes elsewhere
-            study.tell(trial, state=_failed())
-            yield cell, str(fault)
-            continue
-        study.tell(trial, score)
-        yield cell, score
-
-
-def _failed() -> Any:
-    import optuna
-
-    return optuna.trial.TrialState.FAIL
-
-
-def _study() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise ProtofedError("a search needs Optuna: pip install 'protofed[sweep]'") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
