@@ -22,8 +22,18 @@ from protofed.core.method import (
     Payload,
     ServerState,
     average_models,
+    reply_from_fit,
 )
-from protofed.core.model import ImageShape, Model, Net, NetOutput, model_from_net
+from protofed.core.model import (
+    ArrayShape,
+    ImageShape,
+    InputShape,
+    Model,
+    Net,
+    NetOutput,
+    model_from_net,
+    net_from_module,
+)
 from protofed.core.prototypes import (
     Prototypes,
     class_means,
@@ -39,10 +49,12 @@ __all__ = [
     "SGD",
     "Ablations",
     "ArrayDataset",
+    "ArrayShape",
     "ClientId",
     "Field",
     "FitResult",
     "ImageShape",
+    "InputShape",
     "Message",
     "Method",
     "MethodInfo",
@@ -63,7 +75,9 @@ __all__ = [
     "dataclass",
     "fit_model",
     "model_from_net",
+    "net_from_module",
     "prototype_template",
+    "reply_from_fit",
     "stack_prototypes",
     "tree",
 ]

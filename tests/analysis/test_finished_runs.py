@@ -2,14 +2,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from protofed.analysis.finished_runs import check_comparable, read_record
+from protofed.analysis.finished_runs import (
+    RunRecord,
+    check_comparable,
+    describe_identical,
+    identical_rows,
+    method_notes,
+    read_record,
+)
 from protofed.analysis.sweep import GridCell, grid_cells, named_variants
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
+from protofed.federation.notices import Notice
 from tests.analysis.conftest import SHARED
 
 
@@ -95,3 +104,35 @@ def test_other_images_are_refused_and_other_versions_are_said(copied: list[GridC
     env.write_text(json.dumps({**world, "data": {"optical": "0" * 64}}))
     with pytest.raises(ProtofedError, match="different images"):
         check_comparable([read_record(cell.folder) for cell in copied])
+
+
+def test_warnings_of_a_method_are_told_with_their_row_and_seeds(grid: list[GridCell]) -> None:
+    records = [read_record(cell.folder) for cell in grid]
+    warned = Notice("method", "it became simpler")
+    other = Notice("data", "few images")
+
+    def told(*seeds: int) -> list[str]:
+        some = [
+            r._replace(result=replace(r.result, notices=(other, warned)))
+            if r.label == "FPL" and r.seed in seeds
+            else r._replace(result=replace(r.result, notices=(other,)))
+            for r in records
+        ]
+        return method_notes(some)
+
+    assert told() == []
+    assert told(0, 1) == ["FPL: it became simpler"]
+    assert told(1) == ["FPL, seed 1: it became simpler"]
+
+
+def test_runs_are_compared_by_what_was_left_out_too(grid: list[GridCell]) -> None:
+    first = read_record(grid[0].folder)
+
+    def run_without(label: str, domain: str | None) -> RunRecord:
+        return first._replace(label=label, result=replace(first.result, unseen=domain))
+
+    both = [run_without("a", "optical"), run_without("a", "print")]
+    twin = [run_without("b", "print"), run_without("b", "optical")]
+    assert identical_rows([*both, *twin]) == (("a", "b"),)
+    assert identical_rows([*both, twin[0]]) == ()
+    assert describe_identical([("a", "b")]) == ["a and b are identical in every score"]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from protofed.analysis.parallel_runs import GridProgress, run_all
+from protofed.analysis.run_process import RunOptions, RunProcess
 from protofed.analysis.sweep import GridCell, grid_cells, named_variants
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
@@ -34,6 +34,24 @@ def test_finished_runs_are_not_repeated(copied: list[GridCell]) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 0])
+def test_cells_pause_where_they_say_and_go_on_from_there(
+    workers: int, grid: list[GridCell], tmp_path: Path
+) -> None:
+    made = [cell._replace(folder=tmp_path / cell.folder.name) for cell in grid[:2]]
+    seen: list[GridProgress] = []
+    for _ in range(2):  # the second time there is nothing to do
+        assert run_all([cell._replace(stop_after=2) for cell in made], workers, seen.append) == {}
+        assert (seen[-1].rounds, seen[-1].of_rounds, seen[-1].runs) == (4, 4, 2)
+    news = [progress.news for progress in seen if progress.news]
+    assert sorted(news) == [f"FedAvg, seed {seed}: round 2 of 3 finished" for seed in (0, 1)]
+    assert not any((cell.folder / "done").exists() for cell in made)
+    assert run_all(made, workers, seen.append) == {}
+    for cell, twin in zip(made, grid, strict=False):
+        for file in ("scores.jsonl", "done"):
+            assert (cell.folder / file).read_bytes() == (twin.folder / file).read_bytes()
+
+
+@pytest.mark.parametrize("workers", [2, 0])
 def test_a_run_that_fails_is_named_and_the_others_finish(workers: int, tmp_path: Path) -> None:
     wild = {**SHARED, "training": {**SHARED["training"], "lr": 1e12}}
     made = [
@@ -50,17 +68,26 @@ def test_a_run_that_fails_is_named_and_the_others_finish(workers: int, tmp_path:
     assert any(n.startswith("FedProx, seed 0: failed: round 1, exchange 1: client") for n in news)
 
 
-def test_a_killed_worker_is_named_and_the_others_finish(tmp_path: Path) -> None:
+def test_a_killed_worker_is_named_and_the_others_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[RunProcess] = []
+
+    class Watched(RunProcess):
+        def __init__(self, cell: GridCell, options: RunOptions):
+            super().__init__(cell, options)
+            started.append(self)
+
+    monkeypatch.setattr("protofed.analysis.parallel_runs.RunProcess", Watched)
     made = grid_cells(
         named_variants(["fedavg", "fedprox"], {**SHARED, "rounds": 30}), range(1), tmp_path
     )
-    killed: list[int | None] = []
+    killed: list[int] = []
 
     def kill_the_first(progress: GridProgress) -> None:
-        children = multiprocessing.active_children()
-        if children and not killed and progress.rounds:
-            killed.append(children[0].pid)
-            children[0].kill()
+        if started and not killed and progress.rounds:
+            killed.append(started[0].process.pid)
+            started[0].process.kill()
 
     faults = run_all(made, 1, kill_the_first)
     assert killed

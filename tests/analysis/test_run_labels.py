@@ -33,3 +33,11 @@ def test_a_method_within_a_method_and_other_sections_are_named_too() -> None:
         "FedAvg (training.lr=0.01)",
         "FedAvg (training.lr=0.1)",
     ]
+
+
+def test_a_field_that_one_spec_leaves_out_at_its_default_is_named() -> None:
+    plain, other = experiment("fedavg"), experiment("fedavg", training={"optimizer": "adam"})
+    assert label_experiments([plain, other]) == [
+        "FedAvg (training.optimizer=sgd)",
+        "FedAvg (training.optimizer=adam)",
+    ]

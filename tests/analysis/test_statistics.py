@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from protofed.analysis.statistics import (
+    FEWEST_BLOCKS,
     SeedSpread,
     fewest_pairs,
     holm_correction,
@@ -75,30 +76,72 @@ def test_holm_is_that_of_statsmodels_and_keeps_the_gaps() -> None:
     assert holm_correction([0.01, None, 0.02]) == [pytest.approx(0.02), None, pytest.approx(0.02)]
 
 
-def test_ranks_and_friedman_are_those_of_scipy() -> None:
-    scores = {name: DRAW.normal(60 + place, 3, 4).tolist() for place, name in enumerate("abcd")}
+@pytest.mark.parametrize("blocks", [4, FEWEST_BLOCKS, 15])
+def test_ranks_and_friedman_are_those_of_scipy(blocks: int) -> None:
+    scores = {n: DRAW.normal(60 + place, 3, blocks).tolist() for place, n in enumerate("abcd")}
     found = mean_ranks(scores)
-    for block in range(4):
+    ranks: dict[str, list[int]] = {name: [] for name in scores}
+    for block in range(blocks):
         order = sorted(scores, key=lambda name: -scores[name][block])
         for name in scores:
-            scores[name].append(float(order.index(name) + 1))  # the rank, after the four scores
-    for name, line in scores.items():
-        assert found.means[name] == pytest.approx(statistics.fmean(line[4:]))
-    p = stats.friedmanchisquare(*(line[:4] for line in scores.values())).pvalue
-    assert found.p == pytest.approx(p)
+            ranks[name].append(order.index(name) + 1)
+    for name, line in ranks.items():
+        assert found.means[name] == pytest.approx(statistics.fmean(line))
+    p = stats.friedmanchisquare(*scores.values()).pvalue
+    assert found.blocks == blocks
+    assert found.p == (None if blocks < FEWEST_BLOCKS else pytest.approx(p))
 
 
 def test_nemenyi_draws_the_line_where_scikit_posthocs_does() -> None:
     """Mean ranks at the critical difference have p = 0.05 there."""
-    table = DRAW.normal(60, 3, (7, 4))  # blocks x methods
+    table = DRAW.normal([60, 61, 64, 68], 3, (12, 4))  # blocks x methods
     found = mean_ranks({str(n): table[:, n].tolist() for n in range(4)})
     assert found.critical is not None
     theirs = scikit_posthocs.posthoc_nemenyi_friedman(table).to_numpy()
+    told = set()
     for one in range(4):
         for other in range(one):
             apart = abs(found.means[str(one)] - found.means[str(other)])
             assert (apart > found.critical) == (theirs[one, other] < 0.05)
+            told.add(apart > found.critical)
+    assert told == {True, False}
+
+
+def test_pairs_are_not_tested_where_friedman_finds_nothing() -> None:
+    alike = {name: DRAW.normal(60, 3, 12).tolist() for name in "abc"}
+    found = mean_ranks(alike)
+    assert found.p is not None
+    assert found.p > 0.05
+    assert found.critical is None
+    assert mean_ranks(dict.fromkeys("abc", [50.0] * 12))[2:] == (1.0, None)
+
+
+@pytest.mark.parametrize("methods", [3, 5, 9])
+def test_equal_methods_are_told_apart_in_one_table_of_twenty(methods: int) -> None:
+    """With the fewest blocks that are tested, the approximations of both tests hold."""
+    draw, times = np.random.default_rng(methods), 400
+    wrong = [0, 0]
+    for _ in range(times):
+        scores = draw.normal(60, 1, (methods, FEWEST_BLOCKS))
+        found = mean_ranks({str(n): row.tolist() for n, row in enumerate(scores)})
+        assert found.p is not None
+        wrong[0] += found.p < 0.05
+        means = found.means.values()
+        wrong[1] += found.critical is not None and max(means) - min(means) > found.critical
+    for count in wrong:  # a right test errs less often than that in 999 of 1000 such trials
+        assert stats.binomtest(count, times, 0.05, alternative="greater").pvalue > 0.001
+
+
+def test_the_domains_of_one_run_would_tell_equal_methods_apart() -> None:
+    """Why seeds are the blocks: what is luck of one training shows in all its domains."""
+    draw, times, wrong = np.random.default_rng(0), 200, 0
+    for _ in range(times):
+        run = draw.normal(0, 1, (5, 1))
+        domains = 60 + run + draw.normal(0, 1, (5, 4))  # methods x domains, half of it shared
+        wrong += bool(stats.friedmanchisquare(*domains).pvalue < 0.05)
+    assert wrong / times > 1 / 3
 
 
 def test_fewer_than_three_methods_have_ranks_and_no_test() -> None:
-    assert mean_ranks({"a": [1.0, 2.0], "b": [2.0, 3.0]}) == ({"a": 2.0, "b": 1.0}, None, None)
+    scores = {"a": [1.0, 2.0] * 6, "b": [2.0, 3.0] * 6}
+    assert mean_ranks(scores) == ({"a": 2.0, "b": 1.0}, 12, None, None)

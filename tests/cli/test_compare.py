@@ -16,6 +16,8 @@ TINY = [
     *("--set", "partition.samples=9"),
 ]
 
+MORE = ["--set", "partition.samples=40", "--set", "training.batch=4"]  # so that scores move at all
+
 
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,19 +25,50 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_compare_prints_a_table_and_reads_it_the_second_time(cli: Cli) -> None:
-    words = ["compare", "fedavg", "fedprox:mu=0.1", "--seeds", "2", *TINY]
+    words = ["compare", "fedavg", "fedprox:mu=9", "--seeds", "2", *TINY, *MORE]
     first = cli(*words)
     assert first.code == 0, first.err
     assert first.err.count("finished") == 4
     lines = first.out.splitlines()
     assert lines[0].split()[:4] == ["method", "optical", "print", "AVG"]
-    assert [line.split("  ")[0] for line in lines[2:4]] == ["FedAvg", "FedProx (mu=0.1)"]
+    assert [line.split("  ")[0] for line in lines[2:4]] == ["FedAvg", "FedProx (mu=9)"]
     assert "too few seeds to test" in lines[3]
-    assert "mean of the last 2 evaluations; 2 seeds (0, 1)" in first.out
+    assert "last round; 2 seeds (0, 1)" in first.out
     second = cli(*words)
     assert (second.out, second.err) == (first.out, "")
-    found = json.loads(cli(*words, "--format", "json", "--score", "last").out)
-    assert (found["rule"], found["baseline"]) == ("last round", "FedAvg")
+    found = json.loads(cli(*words, "--format", "json", "--score", "last_five").out)
+    assert (found["rule"], found["baseline"]) == ("mean of the last 2 evaluations", "FedAvg")
+
+
+def test_methods_that_came_out_as_the_same_are_told_and_not_tested(cli: Cli) -> None:
+    rows = ["fedavg", "fedbn", "fpl", "fpl:cpcl=0,upcr=0"]
+    words = ["compare", *rows, "--seeds", "2", *TINY, *MORE]
+    ended = cli(*words)
+    assert ended.code == 0, ended.err
+    _, _, _, bn, fpl, off, *notes = ended.out.splitlines()
+    assert "FedAvg, FedBN and FPL (cpcl=0,upcr=0) are identical in every score" in notes
+    assert [line.split()[-1] for line in (bn, off)] == ["identical", "identical"]
+    assert fpl.split("  ")[-1].strip() == "too few seeds to test"
+    assert "FedBN: the net has no batch norm to keep: FedBN is FedAvg here" in notes
+    assert any(note.startswith("FPL: FPL ended with one cluster per class") for note in notes)
+    assert not any("Friedman" in note for note in notes)
+    told = json.loads(cli(*words, "--json").out)
+    assert told["identical"] == [["FedAvg", "FedBN", "FPL (cpcl=0,upcr=0)"]]
+    assert any("one cluster per class" in note for note in told["notes"])
+    assert told["ranks"] is None
+
+
+@pytest.mark.parametrize(("rounds", "rule"), [(9, "last round"), (10, "mean of the last 5")])
+def test_the_default_rule_follows_the_number_of_evaluations(
+    rounds: int, rule: str, cli: Cli
+) -> None:
+    words = ["compare", "fedavg", "--json", *TINY]
+    words[words.index("--rounds") + 1] = str(rounds)
+    ended = cli(*words)
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["rule"].startswith(rule)
+    each = cli(*words[:2], "--leave-out", "each", *words[2:])
+    assert {row["rule"] for row in json.loads(each.out)} == {json.loads(ended.out)["rule"]}
 
 
 def test_a_row_that_fails_is_told_and_the_exit_code_is_one(cli: Cli) -> None:
@@ -52,10 +85,6 @@ def test_a_row_that_fails_is_told_and_the_exit_code_is_one(cli: Cli) -> None:
         (["compare", "fedavg", "--set", "seed=7"], "--seeds"),
         (["compare", "fedavgg"], "did you mean 'fedavg'"),
         (["ablate", "fedavg"], "declares no ablations"),
-        (["sweep", "fedprox"], "either --grid or --search"),
-        (["sweep", "fedprox", "--grid", "partition.samples=9,12"], "the same images"),
-        (["sweep", "fedprox", "--grid", "seed=0,1"], "the same images"),
-        (["sweep", "fedprox", "--search", "method.mu=0..1", "--seeds", "2"], "--seeds"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -94,28 +123,3 @@ def test_ablate_runs_what_the_method_declares(cli: Cli) -> None:
     rows = list(csv.DictReader(io.StringIO(ended.out)))
     labels = list(dict.fromkeys(row["method"] for row in rows))
     assert labels == ["COM only", "SEP only", "FedLSA (full)"]
-
-
-def test_sweep_runs_every_combination(cli: Cli) -> None:
-    grid = ["--grid", "method.mu=0.1,1", "--grid", "training.lr=0.01,0.1"]
-    ended = cli("sweep", "fedprox", *grid, *TINY, "--format", "json")
-    assert ended.code == 0, ended.err
-    rows = json.loads(ended.out)["rows"]
-    assert [row["label"] for row in rows] == [
-        "mu=0.1, training.lr=0.01",
-        "mu=0.1, training.lr=0.1",
-        "mu=1, training.lr=0.01",
-        "mu=1, training.lr=0.1",
-    ]
-    assert len({row["digests"][0] for row in rows}) == 4
-
-
-def test_search_prints_its_trials_and_the_best_as_flags(cli: Cli) -> None:
-    small = [word for word in TINY if word not in ("--workers", "2")]
-    small[small.index("--rounds") + 1 : small.index("--rounds") + 1] = ["1"]
-    ended = cli("sweep", "fedprox", "--search", "method.mu=0.001..10", "--trials", "2", *small)
-    assert ended.code == 0, ended.err
-    *trials, best = ended.out.splitlines()
-    assert len(trials) == 2
-    assert best.startswith("best on held-out images: ")
-    assert "--set method.mu=" in best

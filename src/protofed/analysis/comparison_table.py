@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from protofed.analysis.finished_runs import RunRecord
+from protofed.analysis.finished_runs import RunRecord, describe_identical, identical_rows
 from protofed.analysis.statistics import (
+    FEWEST_BLOCKS,
+    FEWEST_RANKED,
     MeanRanks,
     PairedDifference,
     SeedSpread,
@@ -17,8 +19,20 @@ from protofed.analysis.statistics import (
     paired_difference,
 )
 from protofed.errors import ProtofedError, require_known_name
-from protofed.experiment.result import RunResult, ScoreRule, mark_unseen
-from protofed.runtime.text_tables import Cell, RankedCell, TableDocument, TextTable
+from protofed.experiment.result import RunResult, ScoreRule, choose_rule, mark_unseen
+from protofed.runtime.text_tables import (
+    PLAIN_WIDTH,
+    Cell,
+    RankedCell,
+    TableDocument,
+    TableFormat,
+    TextTable,
+    data_frame,
+    render_document,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SUMMARIES = ("mean", "worst", "spread")
 
@@ -29,18 +43,14 @@ class MethodRow:
 
     `cells` holds mean and standard deviation over seeds by domain, then under ``mean``, ``worst``
     and ``spread``; None where a domain has no test images. `difference` is the paired difference of
-    the means over domains to the baseline, None for the baseline itself.
+    the means over domains to the baseline, None for the baseline itself and rows identical to it.
     """
 
     label: str
     seeds: tuple[int, ...]
     digests: tuple[str, ...]
-    cells: dict[
-        str, SeedSpread | None
-    ]  # by domain, then mean, worst and spread; none: no test images
-    difference: (
-        PairedDifference | None
-    )  # of the means over domains to the baseline's; none for itself
+    cells: dict[str, SeedSpread | None]
+    difference: PairedDifference | None
 
 
 @dataclass(frozen=True)
@@ -49,15 +59,22 @@ class ComparisonTable:
 
     `compare_records` makes it. `to_dict` gives plain data for JSON, `comparison_document` the same
     as text. `baseline` is None if none of its runs finished: then no row has a difference.
+    `identical` groups the labels of rows that agree in every score; they count as one method.
     """
 
     domains: tuple[str, ...]
     rows: tuple[MethodRow, ...]
-    baseline: str | None  # none where it has no finished run
+    baseline: str | None
     rule: str
     ranks: MeanRanks | None
     notes: tuple[str, ...]
     unseen: str | None = None  # the domain that nobody trained on
+    identical: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def tested(self) -> int:
+        """How many different methods are compared with the baseline."""
+        return len(_distinct([row.label for row in self.rows], self.identical)) - 1
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -71,6 +88,37 @@ class ComparisonTable:
         if len(order) < 2 or printed.get(label) not in order[:2]:
             return ""
         return "best" if printed[label] == order[0] else "second"
+
+    def __str__(self) -> str:
+        return self.to_text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        return self.to_html()
+
+    def to_text(self, form: TableFormat = "terminal") -> str:
+        """The table with its footnotes in one of the formats of the command line."""
+        return render_document(comparison_document(self), form, width=PLAIN_WIDTH)
+
+    def to_markdown(self) -> str:
+        """The table in Markdown, with its footnotes as a list."""
+        return self.to_text("markdown")
+
+    def to_latex(self) -> str:
+        """The table for LaTeX's booktabs, with its footnotes as comments."""
+        return self.to_text("latex")
+
+    def to_html(self) -> str:
+        """The table as HTML, with its footnotes as paragraphs."""
+        return self.to_text("html")
+
+    def to_frame(self) -> DataFrame:
+        """Means over seeds as a pandas DataFrame: a row per method. Needs pandas.
+
+        Columns are the domains, then mean, worst and spread; with a baseline also the paired
+        difference to it with its interval and p-value.
+        """
+        return data_frame({row.label: _frame_row(self, row) for row in self.rows}, "method")
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
@@ -86,18 +134,28 @@ class ComparisonTable:
         return {**asdict(self), "rows": rows, "ranks": found, "notes": list(self.notes)}
 
 
+def _frame_row(table: ComparisonTable, row: MethodRow) -> dict[str, object]:
+    cells = {name: cell and cell.mean for name, cell in row.cells.items()}
+    if not table.baseline:
+        return {**cells, "seeds": len(row.seeds)}
+    found = row.difference
+    gap = (found.mean, found.low, found.high, found.p) if found else (None,) * 4
+    names = ("difference", "difference_low", "difference_high", "p")
+    return {**cells, "seeds": len(row.seeds), **dict(zip(names, gap, strict=True))}
+
+
 def compare_records(
     records: Sequence[RunRecord],
     baseline: str | None = None,
-    rule: ScoreRule = "last_five",
+    rule: ScoreRule | None = None,
     notes: Sequence[str] = (),
     lost: bool = False,
 ) -> ComparisonTable:
     """Compare finished runs: one row per label, one column per domain, paired by seed.
 
-    `baseline` is the label that differences are taken to, the first row if None. With `lost` there
-    are no differences, because the runs of the baseline failed and no other row may replace it.
-    `notes` are printed under the table. ::
+    `baseline` is the label that differences are taken to, the first row if None. `rule` is chosen
+    by `choose_rule` if None. With `lost` there are no differences, because the runs of the baseline
+    failed and no other row may replace it. `notes` are printed under the table. ::
 
         records = [read_record(folder) for folder in Path("runs").iterdir()]
         table = compare_records(records, baseline="FedAvg")
@@ -107,20 +165,43 @@ def compare_records(
     of = {label: {r.seed: r.result for r in records if r.label == label} for label in labels}
     if sum(map(len, of.values())) < len(records):
         raise ProtofedError("two runs of one row have the same seed: label them apart")
-    rows = [
-        _row(label, runs, of[base] if base and label != base else None, rule, len(of) - 1)
-        for label, runs in of.items()
-    ]
-    domains = tuple(records[0].result.last.domains)
+    chosen = choose_rule((record.result for record in records), rule)
+    same = identical_rows(records)
     return ComparisonTable(
-        domains=domains,
-        rows=tuple(_corrected(rows)),
+        domains=tuple(records[0].result.last.domains),
+        rows=tuple(_rows(of, base, chosen, same)),
         baseline=base,
-        rule=_rule(records, rule),
-        ranks=_ranks(rows, domains),
+        rule=_rule(records, chosen),
+        ranks=_ranks({label: of[label] for label in _distinct(labels, same)}, chosen),
         notes=tuple(notes),
         unseen=records[0].experiment.leave_out,
+        identical=same,
     )
+
+
+Groups = Sequence[Sequence[str]]  # labels of rows that are identical
+
+
+def _first_of(label: str, same: Groups) -> str:
+    """The row that stands for a row: the first of its group, or itself."""
+    return next((group[0] for group in same if label in group), label)
+
+
+def _distinct(labels: Sequence[str], same: Groups) -> list[str]:
+    """The labels without those of rows that repeat another one."""
+    return [label for label in labels if _first_of(label, same) == label]
+
+
+def _rows(
+    of: Mapping[str, Mapping[int, RunResult]], base: str | None, rule: ScoreRule, same: Groups
+) -> list[MethodRow]:
+    """All rows; each is compared with the baseline unless it is the baseline or a copy of it."""
+    tests = len(_distinct(list(of), same)) - 1
+    rows = []
+    for label, runs in of.items():
+        copy = base is not None and _first_of(label, same) == _first_of(base, same)
+        rows.append(_row(label, runs, None if base is None or copy else of[base], rule, tests))
+    return _corrected(rows, same)
 
 
 def _row(
@@ -171,26 +252,37 @@ def _spread(values: Sequence[float | None]) -> SeedSpread | None:
     return SeedSpread.of(known) if known else None
 
 
-def _corrected(rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """The rows with p-values that count how many methods were tested against the baseline."""
-    ps = holm_correction([row.difference.p if row.difference else None for row in rows])
+def _corrected(rows: Sequence[MethodRow], same: Groups) -> list[MethodRow]:
+    """The rows with p-values that count how many methods were tested against the baseline.
+
+    A row that repeats another one is no test of its own and has the p-value of the other.
+    """
+    found = {row.label: row.difference.p for row in rows if row.difference}
+    tested = _distinct(list(found), same)
+    ps = dict(zip(tested, holm_correction([found[label] for label in tested]), strict=True))
     return [
-        replace(row, difference=row.difference._replace(p=p)) if row.difference else row
-        for row, p in zip(rows, ps, strict=True)
+        replace(row, difference=row.difference._replace(p=ps[_first_of(row.label, same)]))
+        if row.difference
+        else row
+        for row in rows
     ]
 
 
-def _ranks(rows: Sequence[MethodRow], domains: Sequence[str]) -> MeanRanks | None:
-    """Mean ranks over the domains where every method has a score."""
-    common = [name for name in domains if all(row.cells[name] for row in rows)]
-    if len(rows) < 2 or not common or len({row.seeds for row in rows}) > 1:
-        return None  # with other seeds, another mean
-    cells = {row.label: [row.cells[name] for name in common] for row in rows}
-    return mean_ranks(
-        {label: [cell.mean for cell in line if cell] for label, line in cells.items()}
-    )
+def _ranks(of: Mapping[str, Mapping[int, RunResult]], rule: ScoreRule) -> MeanRanks | None:
+    """Mean ranks over seeds by AVG, of methods that all have the same seeds and a score in each.
+
+    The domains are no repeats: they share the training of their run, so its luck shows in all.
+    """
+    seeds = sorted(next(iter(of.values())))
+    unlike = any(sorted(runs) != seeds for runs in of.values())  # with other seeds, another mean
+    if len(of) < FEWEST_RANKED or len(seeds) < 2 or unlike:
+        return None
+    means = {label: [runs[seed].scores(rule).mean for seed in seeds] for label, runs in of.items()}
+    known = {label: [m for m in line if m is not None] for label, line in means.items()}
+    return mean_ranks(known) if known == means else None
 
 
+LEAST_P = 0.001  # that is printed as a number
 HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
 
 
@@ -231,7 +323,11 @@ def format_p_value(value: PairedDifference | None) -> str:
     """
     if value is None:
         return ""
-    return "too few seeds to test" if value.p is None else f"p = {value.p:.3f}"
+    return "too few seeds to test" if value.p is None else _p_value(value.p)
+
+
+def _p_value(p: float) -> str:
+    return "p < 0.001" if p < LEAST_P else f"p = {p:.3f}"
 
 
 def table_header(table: ComparisonTable) -> list[str]:
@@ -244,14 +340,17 @@ def table_header(table: ComparisonTable) -> list[str]:
 
 
 def table_row(table: ComparisonTable, row: MethodRow) -> list[str]:
-    """The cells of one row as text, as many as `table_header` has heads."""
+    """The cells of one row as text, as many as `table_header` has heads.
+
+    A row that agrees with the baseline in every score is called identical instead of compared.
+    """
     cells = [format_spread(row.cells[name]) for name in table.columns]
-    compared = (
-        [format_difference(row.difference), format_p_value(row.difference)]
-        if table.baseline
-        else []
-    )
-    return [row.label, *cells, *compared]
+    if not table.baseline:
+        return [row.label, *cells]
+    first = _first_of(table.baseline, table.identical)
+    copy = row.label != table.baseline and _first_of(row.label, table.identical) == first
+    difference = "identical" if copy else format_difference(row.difference)
+    return [row.label, *cells, difference, format_p_value(row.difference)]
 
 
 def table_footnotes(table: ComparisonTable) -> list[str]:
@@ -264,19 +363,32 @@ def table_footnotes(table: ComparisonTable) -> list[str]:
     several = len(seeds) > 1
     deviation = ", ± standard deviation over seeds" if several else ""
     notes = [f"accuracy in %, {table.rule}; {count}{deviation}"]
-    if len(table.rows) > 1 and several and table.baseline:
+    if table.tested and several and table.baseline:
         notes.append(
             f"to {table.baseline}: paired by seed, 95 % interval (Student's t); test: Wilcoxon "
-            f"signed rank, Holm-corrected, from {fewest_pairs(len(table.rows) - 1)} seeds on"
+            f"signed rank, Holm-corrected, from {fewest_pairs(table.tested)} seeds on"
         )
-    if table.ranks and table.ranks.critical is not None:
-        mean = ", ".join(f"{label} {rank:.2f}" for label, rank in table.ranks.means.items())
-        notes.append(
-            f"mean rank over domains: {mean}; they differ at 5 % if further apart than "
-            f"{table.ranks.critical:.2f} (Nemenyi; Friedman p = {table.ranks.p:.3f})"
-        )
+    notes += [describe_ranks(table.ranks)] if table.ranks else []
+    notes += describe_identical(table.identical)
     runs = "; ".join(f"{row.label} {' '.join(row.digests)}" for row in table.rows)
     return [*notes, *table.notes, f"runs: {runs}"]
+
+
+def describe_ranks(ranks: MeanRanks) -> str:
+    """The mean ranks in one line, with Friedman's test or with what it needs.
+
+    Nemenyi's distance between ranks is given only if Friedman's test has found a difference.
+    """
+    means = ", ".join(f"{label} {rank:.2f}" for label, rank in ranks.means.items())
+    told = f"mean rank by AVG over {ranks.blocks} seeds: {means}"
+    if ranks.p is None:
+        return f"{told}; tested from {FEWEST_BLOCKS} seeds on"
+    if ranks.critical is None:
+        return f"{told}; no difference found (Friedman {_p_value(ranks.p)})"
+    return (
+        f"{told}; methods differ at 5 % if further apart than {ranks.critical:.2f} "
+        f"(Nemenyi; Friedman {_p_value(ranks.p)})"
+    )
 
 
 def comparison_document(table: ComparisonTable) -> TableDocument:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, join_words
 from protofed.experiment import run_records
 from protofed.experiment.result import RunResult, read_result
 from protofed.experiment.run_folder import RunDir
+from protofed.experiment.stale_code import describe_files
+from protofed.federation.evaluation import DomainScores
 from protofed.runtime.atomic_io import file_sha256
-from protofed.spec.experiment_spec import Experiment, flatten_spec
+from protofed.spec.experiment_spec import Experiment
 
 
 def label_experiments(experiments: Sequence[Experiment]) -> list[str]:
@@ -44,7 +47,7 @@ def differing_fields(experiments: Sequence[Experiment]) -> list[str]:
     A field that not all of them have follows from another one that differs, for example from the
     partition's kind, so it is left out.
     """
-    tables = [flatten_spec(experiment.to_dict()) for experiment in experiments]
+    tables = [experiment.flat_fields() for experiment in experiments]
     return [
         path
         for path, value in tables[0].items()
@@ -59,7 +62,7 @@ def format_settings(experiment: Experiment, paths: Sequence[str]) -> str:
 
     `paths` are dotted, as `differing_fields` returns them.
     """
-    fields = flatten_spec(experiment.to_dict())
+    fields = experiment.flat_fields()
     return ", ".join(f"{short_field_name(path)}={format_value(fields[path])}" for path in paths)
 
 
@@ -90,8 +93,19 @@ class RunRecord(NamedTuple):
     seed: int
     experiment: Experiment
     result: RunResult
-    world: run_records.World  # data, versions
+    world: run_records.World  # data, versions, code
     partition: str  # SHA-256 of who holds what
+
+    @property
+    def code(self) -> Mapping[str, str]:
+        """The digests of the code that made it, by file; empty if they are not on record."""
+        code = self.world.get("code")
+        return code if isinstance(code, dict) else {}
+
+    @property
+    def fingerprint(self) -> str:
+        """One digest of all code that made it; "" if it is not on record."""
+        return str(self.world.get("fingerprint", ""))
 
 
 def read_record(folder: Path, label: str | None = None) -> RunRecord:
@@ -128,7 +142,64 @@ def check_comparable(records: Sequence[RunRecord], free: Iterable[str] = APART) 
         if record.world.get("data") != first.world.get("data"):
             raise ProtofedError(f"{_two(first, record)} were made with different images")
     _same_partitions(records)
-    return [*_missing(records), *_versions(records)]
+    return [*_missing(records), *_versions(records), *code_notes(records)]
+
+
+DECIMALS = 9  # of scores that are compared: a mean over clients may differ in its last bit
+
+
+def identical_rows(records: Sequence[RunRecord]) -> tuple[tuple[str, ...], ...]:
+    """The labels whose runs agree in every score: each seed, each evaluation, each domain.
+
+    One tuple per group of two or more, in the order of the records. Most such rows did the same
+    training under two names, as FedBN does on a net without batch norm.
+    """
+    groups: dict[object, list[str]] = {}
+    for label in dict.fromkeys(record.label for record in records):
+        runs = [record for record in records if record.label == label]
+        scores = {(run.seed, run.result.unseen or ""): _all_scores(run) for run in runs}
+        groups.setdefault(tuple(sorted(scores.items())), []).append(label)
+    return tuple(tuple(labels) for labels in groups.values() if len(labels) > 1)
+
+
+def _all_scores(record: RunRecord) -> tuple[str, ...]:
+    result = record.result
+    history = [evaluation.scores for evaluation in result.history]
+    every: list[DomainScores] = [*history, result.last_five, result.last]
+    return tuple(
+        f"{name} {'' if score is None else round(score, DECIMALS)}"
+        for scores in every
+        for name, score in scores.domains.items()
+    )
+
+
+def describe_identical(groups: Iterable[Sequence[str]]) -> list[str]:
+    """A line for each group of `identical_rows`: ``FedAvg and FedBN are identical in every score``.
+
+    To be printed under the table that holds these rows.
+    """
+    return [f"{join_words(labels)} are identical in every score" for labels in groups]
+
+
+def method_notes(records: Sequence[RunRecord]) -> list[str]:
+    """What the methods of some runs warn of, each text once with the label of its row.
+
+    The seeds are named where only some runs of the row have it.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for record in records:
+        for notice in record.result.notices:
+            if notice.kind == "method":
+                found.setdefault((record.label, str(notice)), []).append(record.seed)
+    runs = Counter(record.label for record in records)
+    return [
+        f"{label}{'' if len(seeds) == runs[label] else _named_seeds(seeds)}: {text}"
+        for (label, text), seeds in found.items()
+    ]
+
+
+def _named_seeds(seeds: Sequence[int]) -> str:
+    return f", seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _two(one: RunRecord, other: RunRecord) -> str:
@@ -166,6 +237,32 @@ def _missing(records: Sequence[RunRecord]) -> list[str]:
             seeds = ", ".join(map(str, lacks))
             lines.append(f"{label} lacks seed {seeds}: differences use the seeds that both have")
     return lines
+
+
+def code_notes(records: Sequence[RunRecord]) -> list[str]:
+    """What a reader must know about the code behind some runs; nothing if it was the same.
+
+    Methods and nets have files of their own; what counts is a file that two runs share but that was
+    edited between them. Runs of an earlier version have no record of their code.
+    """
+    lines, seen = [], dict[str, RunRecord]()
+    changed: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        for file, digest in record.code.items():
+            twin = seen.setdefault(file, record)
+            if twin.code[file] != digest:
+                changed.setdefault((_run_name(twin), _run_name(record)), []).append(file)
+    for (first, second), files in changed.items():
+        told = describe_files(files)
+        lines.append(f"made by different code: {second} and {first} differ in {told}")
+    unknown = [_run_name(record) for record in records if not record.code]
+    if unknown:
+        lines.append(f"the code that made them is not on record: {'; '.join(unknown)}")
+    return lines
+
+
+def _run_name(record: RunRecord) -> str:
+    return f"{record.label or record.result.folder.name} (seed {record.seed})"
 
 
 def _versions(records: Sequence[RunRecord]) -> list[str]:

@@ -6,24 +6,34 @@ and gone on with here if that process ends before.
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from protofed.analysis.run_process import (
+    BUSY,
+    ENDINGS,
+    RunOptions,
+    RunProcess,
+    can_travel,
+    describe_fault,
+    run_cell,
+)
 from protofed.analysis.sweep import GridCell
 from protofed.errors import BusyError, ProtofedError
 from protofed.experiment.run_folder import RunDir
+from protofed.experiment.runner import Workers, pause_round
+from protofed.experiment.stale_code import StaleRule, StaleRunError, must_repeat
 from protofed.runtime.atomic_io import is_locked
-from protofed.runtime.child_process import exit_with_parent, ignore_sigint_in_children
+from protofed.runtime.console import format_clock
+from protofed.runtime.progress_display import ProgressDisplay
+from protofed.runtime.resources import usable_cores
 
-ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 LOOK = 0.3  # seconds between two looks at the runs
-BUSY = 3  # exit code of a process that found its run held by another
+DEFAULT_OPTIONS = RunOptions()
 
 
 class GridProgress(NamedTuple):
@@ -37,14 +47,36 @@ class GridProgress(NamedTuple):
     of_rounds: int
     runs: int
     of_runs: int
-    seconds_left: float | None  # none before the first round
-    news: str = ""  # a run that just ended, or is waited for
+    seconds_left: float | None
+    news: str = ""
 
 
 Watch = Callable[[GridProgress], None]
 
 
-def run_all(cells: Sequence[GridCell], workers: int, watch: Watch) -> dict[Path, str]:
+class GridWatcher(ProgressDisplay):
+    """Follows a grid: one bar for all runs with the time left, and one line per run that ends.
+
+    It is the `watch` argument of `run_all`. A log also says how far the grid is, every 30 s.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("runs {task.fields[runs]}  rounds", "{task.fields[left]}")
+        self.task = self.bar.add_task("", total=None, runs="", left="")
+
+    def __call__(self, now: GridProgress) -> None:
+        left = "" if now.seconds_left is None else f"{format_clock(now.seconds_left)} left"
+        runs = f"{now.runs}/{now.of_runs}"
+        self.bar.update(self.task, total=now.of_rounds, completed=now.rounds, runs=runs, left=left)
+        if now.news:
+            self.say(f"[{runs}] {now.news}  {left}".rstrip())
+        told = [f"runs {runs}", f"rounds {now.rounds}/{now.of_rounds}", left]
+        self.show(", ".join(word for word in told if word))
+
+
+def run_all(
+    cells: Sequence[GridCell], workers: int, watch: Watch, options: RunOptions = DEFAULT_OPTIONS
+) -> dict[Path, str]:
     """Run what is not finished, in `workers` processes at a time; return faults by run folder.
 
     With no workers the runs follow one another in this process. Ctrl-C stops all runs; the same
@@ -52,14 +84,50 @@ def run_all(cells: Sequence[GridCell], workers: int, watch: Watch) -> dict[Path,
     """
     for cell in cells:
         RunDir(cell.folder).check(cell.experiment)
-    pool = RunPool(cells, workers, watch)
-    before = {number: signal.signal(number, _stop) for number in ENDINGS}
+    options.track.create()  # what is not installed is told before anything runs
+    pool = RunPool(cells, workers, watch, options)
+    in_main = threading.current_thread() is threading.main_thread()  # who alone may set signals
+    before = {n: signal.signal(n, _stop) for n in ENDINGS} if in_main else {}
     try:
         return pool.play()
     finally:
         pool.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def process_count(workers: Workers) -> int:
+    """How many runs are at work at a time: one per core for ``auto``."""
+    return usable_cores() if workers == "auto" else workers
+
+
+def check_any_finished(cells: Sequence[GridCell], faults: Mapping[Path, str]) -> None:
+    """Raise if every run has failed, with the different faults."""
+    if all(cell.folder in faults for cell in cells):
+        raise ProtofedError("every run failed:\n" + "\n".join(dict.fromkeys(faults.values())))
+
+
+def stale_folders(cells: Sequence[GridCell], rule: StaleRule) -> set[Path]:
+    """The folders of runs that must be repeated because other code has made them.
+
+    With the rule "refuse" they are an error that names the first and counts the others.
+    """
+    repeat: set[Path] = set()
+    faults: list[StaleRunError] = []
+    for cell in cells:
+        try:
+            if must_repeat(RunDir(cell.folder), cell.experiment, rule):
+                repeat.add(cell.folder)
+        except StaleRunError as fault:
+            faults.append(fault)
+    if faults:
+        more = f"\nso were {len(faults) - 1} more of these runs" if len(faults) > 1 else ""
+        raise StaleRunError(
+            f"{faults[0].args[0]}{more}",
+            hint="repeat such runs with <stale=repeat>, or read the old numbers of finished ones "
+            "with <stale=accept>",
+        )
+    return repeat
 
 
 def _stop(number: int, frame: object) -> None:
@@ -74,11 +142,12 @@ class RunPool:
     here if that program ends early. `play` returns the faults of failed runs by folder.
     """
 
-    def __init__(self, cells: Sequence[GridCell], workers: int, watch: Watch):
+    def __init__(self, cells: Sequence[GridCell], workers: int, watch: Watch, options: RunOptions):
         self.cells = list({cell.folder: cell for cell in cells}.values())  # equal ones run once
-        self.workers, self.watch = workers, watch
-        self.waiting = [cell for cell in self.cells if not RunDir(cell.folder).done.exists()]
-        self.running: list[tuple[GridCell, SpawnProcess, Connection]] = []
+        self.workers, self.watch, self.options = workers, watch, options
+        self.repeat = stale_folders(self.cells, options.stale)
+        self.waiting = [cell for cell in self.cells if not self._is_done(cell)]
+        self.running: list[RunProcess] = []
         self.elsewhere: list[GridCell] = []  # at work in a process that is not ours
         self.faults: dict[Path, str] = {}
         self.began, self.at_start = time.monotonic(), self._rounds()
@@ -92,10 +161,12 @@ class RunPool:
                 self._begin(self.waiting.pop(0))
             if self.running or self.elsewhere:
                 time.sleep(LOOK)
-            ended = [job for job in self.running if not job[1].is_alive()]
-            self.running = [job for job in self.running if job not in ended]
-            for job in ended:
-                self._tell(self._take(*job))
+            ended = [child for child in self.running if not child.running]
+            for child in list(self.running):
+                self._hear(child)
+            for child in ended:
+                self.running.remove(child)
+                self._tell(self._take(child))
             if not ended:
                 self._tell("")
         return self.faults
@@ -104,23 +175,29 @@ class RunPool:
         """Start a run, unless another process has it or has finished it since."""
         if is_locked(cell.folder):
             self._tell(self._wait_for(cell))
-        elif not RunDir(cell.folder).done.exists():
-            if self.workers:
-                self.running.append(_start(cell))
+        elif not self._is_done(cell):
+            if self.workers and can_travel(cell.experiment):
+                self.running.append(RunProcess(cell, self.options))
             else:
                 self._tell(self._run_here(cell))
 
+    def _is_done(self, cell: GridCell) -> bool:
+        return is_played(cell) and cell.folder not in self.repeat
+
     def _run_here(self, cell: GridCell) -> str:
         """Run in this process, for lack of workers; what became of it."""
-        from protofed.experiment.runner import run
-
         try:
-            run(cell.experiment, cell.folder, lambda progress: self._tell(""), workers=0)
+            run_cell(cell, self.options, self._note(cell), lambda report: self._tell(""))
         except BusyError:
             return self._wait_for(cell)
         except Exception as fault:
-            return self._failed(cell, _describe(fault))
-        return f"{_name(cell)}: finished"
+            return self._failed(cell, describe_fault(fault))
+        self.repeat.discard(cell.folder)
+        return f"{_name(cell)}: {_ending(cell)}"
+
+    def _note(self, cell: GridCell) -> Callable[[str], None]:
+        """A function that tells a line about a run."""
+        return lambda text: self._tell(f"{_name(cell)}: {text}")
 
     def _failed(self, cell: GridCell, fault: str) -> str:
         self.faults[cell.folder] = fault
@@ -134,43 +211,79 @@ class RunPool:
         """Take over what another process has left, finished or not."""
         for cell in [cell for cell in self.elsewhere if not is_locked(cell.folder)]:
             self.elsewhere.remove(cell)
-            if RunDir(cell.folder).done.exists():
-                self._tell(f"{_name(cell)}: finished by another process")
+            try:
+                self.repeat |= stale_folders([cell], self.options.stale)
+            except StaleRunError as fault:
+                self._tell(self._failed(cell, str(fault)))
+                continue
+            if self._is_done(cell):
+                self._tell(f"{_name(cell)}: {_ending(cell)} by another process")
             else:
                 self.waiting.insert(0, cell)
 
-    def _take(self, cell: GridCell, process: SpawnProcess, pipe: Connection) -> str:
+    def _take(self, child: RunProcess) -> str:
         """What became of a run."""
-        process.join()
-        if process.exitcode == BUSY:
+        cell, code = child.cell, child.end()
+        if code == BUSY:
             return self._wait_for(cell)
-        if process.exitcode == 0:
-            return f"{_name(cell)}: finished"
-        try:
-            return self._failed(cell, str(pipe.recv()))
-        except EOFError:  # killed, perhaps because memory ran out
-            return self._failed(cell, f"its process ended with code {process.exitcode}")
+        if code == 0:
+            self.repeat.discard(cell.folder)
+            return f"{_name(cell)}: {_ending(cell)}"
+        killed = f"its process ended with code {code}"  # perhaps memory ran out
+        return self._failed(cell, child.fault or killed)
+
+    def _hear(self, child: RunProcess) -> None:
+        """Tell what a run's process has said."""
+        for text in child.messages():
+            self._note(child.cell)(text)
 
     def stop(self) -> None:
         """End whatever still runs; its folder keeps the last checkpoint."""
-        for _, process, _ in self.running:
-            process.terminate()
-        for _, process, _ in self.running:
-            process.join()
+        for child in self.running:
+            child.process.terminate()
+        for child in self.running:
+            child.end()
 
     def _rounds(self) -> int:
-        return sum(_finished(cell) for cell in self.cells)
+        return sum(min(_finished(cell), _end(cell)) for cell in self.cells)
 
     def _tell(self, news: str) -> None:
-        now, total = self._rounds(), sum(cell.experiment.rounds for cell in self.cells)
+        now, total = self._rounds(), sum(map(_end, self.cells))
         made, spent = now - self.at_start, time.monotonic() - self.began
         left = spent / made * (total - now) if made else None
-        done = sum(RunDir(cell.folder).done.exists() for cell in self.cells)
+        done = sum(_has_ended(cell) and cell.folder not in self.repeat for cell in self.cells)
         self.watch(GridProgress(now, total, done, len(self.cells), left, news))
 
 
 def _name(cell: GridCell) -> str:
     return f"{cell.label}, seed {cell.seed}"
+
+
+def is_played(cell: GridCell) -> bool:
+    """Whether a cell's run is finished, or has come as far as the cell asks for."""
+    place = RunDir(cell.folder)
+    if cell.stop_after is None or place.done.exists():
+        return place.done.exists()
+    return place.find().round >= _end(cell)
+
+
+def _end(cell: GridCell) -> int:
+    """The round up to which a cell is to be played."""
+    return pause_round(cell.experiment, cell.stop_after)
+
+
+def _has_ended(cell: GridCell) -> bool:
+    """As `is_played`, but cheap enough to be asked all the time."""
+    if RunDir(cell.folder).done.exists():
+        return True
+    return cell.stop_after is not None and _finished(cell) >= _end(cell)
+
+
+def _ending(cell: GridCell) -> str:
+    """How a run ended that did not fail."""
+    if cell.stop_after is None:
+        return "finished"
+    return f"round {_end(cell)} of {cell.experiment.rounds} finished"
 
 
 def _finished(cell: GridCell) -> int:
@@ -179,36 +292,3 @@ def _finished(cell: GridCell) -> int:
         return RunDir(cell.folder).rounds.read_bytes().count(b"\n")
     except OSError:
         return 0
-
-
-def _start(cell: GridCell) -> tuple[GridCell, SpawnProcess, Connection]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(cell, theirs), daemon=True)
-    with ignore_sigint_in_children():  # the parent decides
-        process.start()
-    theirs.close()
-    return cell, process, ours
-
-
-def _work(cell: GridCell, pipe: Connection) -> None:
-    """One run, in its own process; a fault that is for people goes back through the pipe."""
-    for number in ENDINGS:
-        signal.signal(number, signal.SIG_DFL)
-    exit_with_parent()  # its folder keeps the last checkpoint
-    from protofed.experiment.runner import run
-
-    try:
-        run(cell.experiment, cell.folder, workers=0)  # the grid's runs are side by side already
-    except BusyError:
-        raise SystemExit(BUSY) from None
-    except ProtofedError as fault:
-        pipe.send(_describe(fault))
-        raise SystemExit(1) from None
-    except Exception as fault:
-        pipe.send(_describe(fault))
-        raise
-
-
-def _describe(fault: Exception) -> str:
-    return str(fault) if isinstance(fault, ProtofedError) else f"{type(fault).__name__}: {fault}"

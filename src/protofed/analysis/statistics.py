@@ -1,4 +1,4 @@
-"""Statistics for a handful of seeds: paired differences, an honest test, ranks over domains."""
+"""Statistics for a handful of seeds: paired differences, an honest test, ranks over seeds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95  # of intervals
+FEWEST_BLOCKS = 10  # with which the ranks of methods are tested
+FEWEST_RANKED = 3  # methods; two are tested by their paired difference
 
 
 class SeedSpread(NamedTuple):
@@ -34,9 +36,9 @@ class PairedDifference(NamedTuple):
     """
 
     mean: float
-    low: float | None  # 95 % interval of the mean by Student's t; none for a single pair
+    low: float | None
     high: float | None
-    p: float | None  # two-sided, Wilcoxon signed rank; none with too few pairs to be small
+    p: float | None
     pairs: int
 
 
@@ -88,29 +90,36 @@ def holm_correction(ps: Sequence[float | None]) -> list[float | None]:
 
 
 class MeanRanks(NamedTuple):
-    """The mean rank of each method over domains, and whether the ranks differ.
+    """The mean rank of each method over independent blocks, and whether the ranks differ.
 
-    `p` belongs to Friedman's test that all methods are alike. Two methods differ at 5 % if their
-    mean ranks are further apart than `critical` (Nemenyi). Both are None for fewer than three
-    methods.
+    `p` belongs to Friedman's test that all methods are alike. It is None for fewer than three
+    methods, and for fewer blocks than `FEWEST_BLOCKS`, as its distribution holds for many blocks.
+    Two methods differ at 5 % if their mean ranks are further apart than `critical` (Nemenyi), which
+    is None unless Friedman's test has found a difference.
     """
 
     means: dict[str, float]  # 1 is best
-    p: float | None  # Friedman's test that all are alike; none for fewer than three methods
-    critical: float | None  # Nemenyi: mean ranks further apart than this differ at 5 %
+    blocks: int
+    p: float | None
+    critical: float | None
 
 
 def mean_ranks(scores: Mapping[str, Sequence[float]]) -> MeanRanks:
-    """Rank the methods within each block (domain) and average; rank 1 is the best score.
+    """Rank the methods within each block and average; rank 1 is the best score.
 
-    `scores` maps each method to its scores [blocks]. Ties share the mean of their ranks.
+    `scores` maps each method to its scores [blocks]. Blocks must be independent repeats: the seeds,
+    not the domains of one run, which one and the same model was scored on. Ties share the mean of
+    their ranks.
     """
     table = np.array(list(scores.values()))  # [methods, blocks]
     means = stats.rankdata(-table, axis=0).mean(1)
     named = dict(zip(scores, means.tolist(), strict=True))
     methods, blocks = table.shape
-    if methods < 3 or blocks < 2 or not np.ptp(table, axis=0).any():
-        return MeanRanks(named, None, None)
+    if methods < FEWEST_RANKED or blocks < FEWEST_BLOCKS:
+        return MeanRanks(named, blocks, None, None)
+    if not np.ptp(table, axis=0).any():  # all alike, which scipy cannot divide by
+        return MeanRanks(named, blocks, 1.0, None)
     p = float(stats.friedmanchisquare(*table).pvalue)
     q = float(stats.studentized_range.ppf(LEVEL, methods, np.inf)) / math.sqrt(2)
-    return MeanRanks(named, p, q * math.sqrt(methods * (methods + 1) / (6 * blocks)))
+    critical = q * math.sqrt(methods * (methods + 1) / (6 * blocks))
+    return MeanRanks(named, blocks, p, critical if p < 1 - LEVEL else None)
