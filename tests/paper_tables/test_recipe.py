@@ -22,7 +22,7 @@ from protofed.paper_tables.recipe import (
     read_recipe,
     recipe_names,
 )
-from protofed.spec.experiment_spec import parse_method
+from protofed.spec.method_lookup import parse_method
 
 RECIPES = [read_recipe(name) for name in recipe_names()]
 PLACES = [(recipe, part.name) for recipe in RECIPES for part in recipe.parts]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,10 +17,15 @@ with warnings.catch_warnings():
     import typer
 
     from protofed.data.benchmarks import BENCHMARKS
+from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
-from protofed.cli.reproduce import reproduce_command
+from protofed.cli.options import option_flag
+from protofed.cli.reproduce import LONG, reproduce_command
+from protofed.data.digits_mini import DOMAINS
 from protofed.errors import ProtofedError
+from protofed.experiment.stale_code import StaleRunError
 from protofed.paper_tables.recipe import recipe_names
+from protofed.paper_tables.run_recipe import ReadyRecipe
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -72,20 +79,25 @@ def test_the_terminal_says_that_smoke_is_not_comparable(
     assert "NOT COMPARABLE" in out
     assert "FedAvg+GA" in out
     assert "difference" not in out
+    assert any(line.split()[:5] == ["method", *DOMAINS] for line in out.splitlines())
+    assert "Photo" not in out
     assert "recipe, paper: net seproto-cnn" in out
 
 
 def test_a_failed_run_is_told_after_the_table_with_code_1(
     call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cells: Sequence[GridCell], workers: int, watch: object) -> dict[Path, str]:
+    def fail(
+        cells: Sequence[GridCell], workers: int, watch: object, options: RunOptions
+    ) -> dict[Path, str]:
         return {cell.folder: "out of luck" for cell in cells[:broken]}
 
     monkeypatch.setattr("protofed.paper_tables.run_recipe.run_all", fail)
     broken = 1
     code, out, _ = call("fpl-table3", "--runs", smoked)
     assert code == 1
-    assert "MNIST" in out
+    assert "optical" in out
+    assert "MNIST" not in out
     assert "failed: out of luck" in out
     broken = 2
     code, out, _ = call("fpl-table3", "--runs", smoked)
@@ -96,13 +108,91 @@ def test_a_failed_run_is_told_after_the_table_with_code_1(
 def test_stopping_the_forecast_says_how_to_go_on(
     call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(cells: Sequence[GridCell]) -> list[GridCell]:
+    def stop(cells: Sequence[GridCell], stale: str) -> list[GridCell]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protofed.paper_tables.run_recipe.unfinished_cells", stop)
+    monkeypatch.setattr("protofed.paper_tables.run_recipe.cells_to_do", stop)
     code, _, err = call("fpl-table3", "--runs", smoked)
     assert code == 130
     assert "the same command resumes" in err
+
+
+def long_work(monkeypatch: pytest.MonkeyPatch, seconds: float, terminal: bool) -> None:
+    """Let the runs seem to take so long, and the command have a terminal or none."""
+    monkeypatch.setattr(ReadyRecipe, "seconds", lambda ready, workers: seconds)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
+
+
+def test_long_work_without_a_terminal_needs_a_yes(
+    call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["fpl-table3", "--runs", smoked]
+    long_work(monkeypatch, 3.2 * 86400, terminal=False)
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(reproduce_command)
+    with pytest.raises(ProtofedError, match=r"about 3\.2 days, and .* no terminal") as refused:
+        app([str(word) for word in words])
+    assert refused.value.render(option_flag).endswith(
+        "add --yes to start, or --dry-run to see the plan"
+    )
+    assert call(*words, "--yes")[0] == 0
+    long_work(monkeypatch, LONG, terminal=False)
+    assert call(*words)[0] == 0
+
+
+@pytest.mark.parametrize(("answer", "ends"), [("y\n", 0), ("n\n", 1)])
+def test_long_work_is_asked_for_on_a_terminal(
+    answer: str, ends: int, call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    long_work(monkeypatch, LONG + 60, terminal=True)
+    code, out, err = call("fpl-table3", "--runs", smoked, "--json")
+    assert code == ends
+    assert "Start about 11 minutes of work? [y/N]" in err
+    assert (json.loads(out)["name"] == "fpl-table3") if ends == 0 else out == ""
+
+
+def test_a_dry_run_plans_and_runs_nothing(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PROTOFED_DATA", raising=False)
+    words = ["fpl-table2", "--scale", "paper", "--dry-run", "--runs", tmp_path, "--workers", 4]
+    code, out, err = call(*words)
+    assert (code, err) == (0, "")
+    assert "plan: 48 runs, 0 finished, 48 to do: about " in out
+    assert " days with 4 at a time" in out
+    assert out.count("protofed data get ") == 4
+    assert not list(tmp_path.iterdir())
+    told = json.loads(call(*words, "--json")[1])
+    assert (told["scale"], told["workers"], len(told["missing"])) == ("paper", 4, 4)
+
+
+def test_runs_made_by_other_code_are_asked_for_before_they_are_repeated(
+    call: Call, smoked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(smoked, runs)
+    for file in runs.glob("*/env.json"):
+        env = json.loads(file.read_text())
+        file.write_text(json.dumps({**env, "code": {**env["code"], "protofed/core/tree.py": "0"}}))
+    words = ["fpl-table3", "--runs", runs]
+    assert "0 finished, 0 to do, 2 made by other code" in call(*words, "--dry-run")[1]
+    assert "0 finished, 2 to do: " in call(*words, "--dry-run", "--stale", "repeat")[1]
+    assert "2 finished, 0 to do" in call(*words, "--dry-run", "--stale", "accept")[1]
+
+    monkeypatch.setattr("protofed.paper_tables.run_recipe.SMOKE_RUN", LONG)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    before = {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
+    code, out, err = call(*words, "--stale", "repeat", "--workers", 1)
+    assert (code, out) == (1, "")
+    assert "2 of 2 runs to do" in err
+    assert "Start about 20 minutes of work? [y/N]" in err
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(reproduce_command)
+    with pytest.raises(StaleRunError, match=r"so were 1 more"):  # without any question
+        app([str(word) for word in words])
+    assert before == {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
 
 
 def test_markdown_and_one_part(call: Call, smoked: Path) -> None:
@@ -117,7 +207,7 @@ def test_markdown_and_one_part(call: Call, smoked: Path) -> None:
     [
         ([], "--list"),
         (["fpl-table1", "--scale", "huge"], "'smoke', 'quick', 'paper'"),
-        (["fpl-table1", "--format", "html"], "'terminal', 'markdown', 'latex'"),
+        (["fpl-table1", "--format", "pdf"], "'terminal', 'markdown', 'latex'"),
         (["fpl-table1", "--seeds", "0"], "--seeds"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from protofed.analysis.parallel_runs import GridProgress
+from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
 from protofed.data.benchmarks import BENCHMARKS
 from protofed.data.digits_mini import DOMAINS
@@ -23,7 +24,7 @@ from protofed.paper_tables.recipe import (
     read_recipe,
     recipe_names,
 )
-from protofed.paper_tables.run_recipe import prepare_recipe, run_recipe, unfinished_cells
+from protofed.paper_tables.run_recipe import cells_to_do, prepare_recipe, run_recipe
 
 
 def nothing(progress: GridProgress) -> None:
@@ -44,7 +45,10 @@ def test_every_recipe_runs_at_smoke(name: str, smoked: Path) -> None:
         assert part.notes[0].startswith("NOT COMPARABLE")
         assert [line.label for line in part.lines] == list(facts.parts[part.part].rows)
         for line in part.lines:
-            for column in facts.parts[part.part].columns:
+            assert len(part.columns) == len(facts.parts[part.part].columns) + (
+                "AVG" in part.columns
+            )
+            for column in part.columns:
                 cell = line.ours[column]
                 assert cell is not None
                 assert 0 <= cell.mean <= 100
@@ -55,7 +59,7 @@ def test_smoke_shows_what_the_runs_wrote(smoked: Path) -> None:
     (part,) = run_recipe(ready, 1, nothing).parts
     cell = ready.plans[0].cells[-1]
     wrote = json.loads((cell.folder / "scores.jsonl").read_text().splitlines()[-1])["domains"]
-    shown = [part.lines[-1].ours[column] for column in ("Caltech", "Amazon", "Webcam", "DSLR")]
+    shown = [part.lines[-1].ours[column] for column in DOMAINS]
     assert [score and score.mean for score in shown] == [wrote[domain] for domain in DOMAINS]
 
 
@@ -118,7 +122,9 @@ def test_a_part_whose_runs_all_failed_leaves_the_others(
     digits, office = ready.plans
     lost = tuple(c._replace(folder=tmp_path / c.folder.name) for c in office.cells)
 
-    def fail(cells: Sequence[GridCell], workers: int, watch: object) -> dict[Path, str]:
+    def fail(
+        cells: Sequence[GridCell], workers: int, watch: object, options: RunOptions
+    ) -> dict[Path, str]:
         # One row of digits fails first, then all of office; the second row of digits is there.
         return {digits.cells[0].folder: "too dark", **{c.folder: "out of luck" for c in lost}}
 
@@ -147,12 +153,17 @@ def test_where_no_part_can_run_the_reason_is_told(
         prepare_recipe(read_recipe("fedseproto-table2"), "quick", ["vlcs"], None, tmp_path)
     with pytest.raises(ProtofedError, match=r"PROTOFED_DATA(.|\n)*scale=smoke"):
         prepare_recipe(read_recipe("fpl-table1"), "quick", ["office"], None, tmp_path)
+    with pytest.raises(ProtofedError) as refused:
+        prepare_recipe(read_recipe("fpl-table1"), "quick", [], None, tmp_path)
+    for name in ("mnist", "usps", "svhn", "office-caltech"):  # all of them, not only the first
+        assert f"protofed data get {name}" in str(refused.value)
+    assert "data get syn" not in str(refused.value)  # rendered, not fetched
 
 
 def test_finished_runs_are_not_to_do(smoked: Path, tmp_path: Path) -> None:
     recipe = read_recipe("fpl-table3")
-    assert unfinished_cells(prepare_recipe(recipe, "smoke", [], None, smoked).cells) == []
-    assert len(unfinished_cells(prepare_recipe(recipe, "smoke", [], None, tmp_path).cells)) == 2
+    assert cells_to_do(prepare_recipe(recipe, "smoke", [], None, smoked).cells) == []
+    assert len(cells_to_do(prepare_recipe(recipe, "smoke", [], None, tmp_path).cells)) == 2
 
 
 def test_an_estimate_counts_rounds_scorings_and_open_runs(tmp_path: Path, smoked: Path) -> None:
@@ -181,5 +192,6 @@ def test_the_list_has_every_recipe_and_times_that_grow_with_the_scale() -> None:
 
 
 def test_durations_are_for_people() -> None:
-    seconds = [0.2, 89, 600, 7200, 3 * 86400]
-    assert [format_duration(s) for s in seconds] == ["1 s", "89 s", "10 min", "2 h", "3 days"]
+    seconds = [0.2, 89, 600, 7500, 36000, 3.2 * 86400, 74 * 86400]
+    told = ["1 second", "89 seconds", "10 minutes", "2.1 hours", "10 hours", "3.2 days", "74 days"]
+    assert [format_duration(s) for s in seconds] == told

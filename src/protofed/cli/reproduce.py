@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,14 +12,19 @@ from protofed.cli.options import (
     FormatOption,
     JsonOption,
     RunsOption,
+    StaleOption,
     WorkersOption,
     chosen_format,
+    confirm_or_stop,
     parse_workers,
+    stopped_by_user,
 )
 
 if TYPE_CHECKING:
     from protofed.paper_tables.paper_comparison import RecipeReport
     from protofed.paper_tables.run_recipe import ReadyRecipe
+
+LONG = 600.0  # seconds of work before which a start must be confirmed
 
 
 def reproduce_command(
@@ -36,7 +42,14 @@ def reproduce_command(
     part: Annotated[
         list[str] | None, typer.Option(help="Only this part, e.g. office; repeatable.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print runs, time and missing images; run nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Start long work without being asked.")
+    ] = False,
     workers: WorkersOption = "auto",
+    stale: StaleOption = "refuse",
     runs: RunsOption = Path("runs"),
     form: FormatOption = "terminal",
     as_json: JsonOption = False,
@@ -44,7 +57,8 @@ def reproduce_command(
     """Run the experiments behind a paper's table and print our scores beside the printed ones.
 
     Finished runs are read from their folders and interrupted ones resume, so the command can be
-    repeated at any time. If a run fails, the others are still shown, and the exit code is 1.
+    repeated at any time. Work of more than ten minutes starts only after a yes. If a run fails, the
+    others are still shown, and the exit code is 1.
     """
     from protofed.cli.output import print_document
     from protofed.paper_tables.paper_comparison import (
@@ -59,45 +73,64 @@ def reproduce_command(
         return
     if name is None:
         raise typer.BadParameter("name a recipe; --list shows them")
+    from protofed.analysis.parallel_runs import process_count
     from protofed.paper_tables.recipe import read_recipe
+    from protofed.paper_tables.recipe_plan import plan_document, plan_recipe
     from protofed.paper_tables.run_recipe import prepare_recipe
-    from protofed.runtime.resources import usable_cores
 
-    count = parse_workers(workers)
-    ready = prepare_recipe(read_recipe(name), scale, part or [], seeds, runs)
-    report = _played(ready, usable_cores() if count == "auto" else count)
+    count = process_count(parse_workers(workers))
+    recipe = read_recipe(name)
+    if dry_run:
+        plan = plan_recipe(recipe, scale, part or [], seeds, runs, count, stale)
+        print_document(plan_document(plan), form)
+        return
+    ready = prepare_recipe(recipe, scale, part or [], seeds, runs, stale)
+    report = _played(ready, count, yes)
     print_document(recipe_document(report), form)
     if report.faulty:
         raise typer.Exit(1)
 
 
-def _played(ready: ReadyRecipe, workers: int) -> RecipeReport:
-    """Run with progress on stderr; Ctrl-C says how to resume."""
-    from protofed.cli.output import GridWatcher
+def _played(ready: ReadyRecipe, workers: int, yes: bool) -> RecipeReport:
+    """Run with progress on stderr, after a question if it takes long; Ctrl-C says how to resume."""
+    from protofed.analysis.parallel_runs import GridWatcher
     from protofed.paper_tables.run_recipe import run_recipe
 
-    with GridWatcher() as watch:
-        for skipped, why in ready.skipped.items():
-            watch.say(f"{skipped}: skipped: {why}")
-        try:
-            watch.say(_forecast(ready, workers))  # trains a little, so it may take a while
+    with stopped_by_user(partial(typer.echo, err=True)):
+        _confirm(ready, workers, yes)
+        with GridWatcher() as watch:
             return run_recipe(ready, workers, watch)
-        except KeyboardInterrupt:
-            watch.say("stopped; the same command resumes")
-            raise typer.Exit(130) from None
 
 
-def _forecast(ready: ReadyRecipe, workers: int) -> str:
+def _confirm(ready: ReadyRecipe, workers: int, yes: bool) -> None:
+    """Say what is to do and how long it takes; ask before long work."""
+    from protofed.errors import ProtofedError, printable_text
+    from protofed.paper_tables.paper_comparison import format_duration
+
+    for skipped, why in ready.skipped.items():
+        for line in f"{skipped}: skipped: {why}".splitlines():
+            typer.echo(printable_text(line), err=True)
+    seconds = ready.seconds(workers)  # trains a little, so it may take a while
+    typer.echo(_forecast(ready, seconds, workers), err=True)
+    if seconds > LONG:
+        took = format_duration(seconds)
+        refusal = ProtofedError(
+            f"this takes about {took}, and there is no terminal to confirm it",
+            hint="add <yes> to start, or <dry_run> to see the plan",
+        )
+        confirm_or_stop(f"Start about {took} of work?", yes, refusal)
+
+
+def _forecast(ready: ReadyRecipe, seconds: float, workers: int) -> str:
     """How many runs are to do and, but for smoke, about how long they take."""
-    from protofed.cli.output import format_clock
-    from protofed.paper_tables.run_recipe import unfinished_cells
+    from protofed.paper_tables.paper_comparison import format_duration
+    from protofed.paper_tables.run_recipe import cells_to_do
 
-    left = len(unfinished_cells(ready.cells))
+    left = len(cells_to_do(ready.cells, ready.stale))
     todo = f"{ready.recipe.name} at scale {ready.scale}: {left} of {len(ready.cells)} runs to do"
     if ready.scale == "smoke" or not left:
         return "; ".join([todo, *dict.fromkeys(plan.note for plan in ready.plans)])
-    seconds = format_clock(ready.seconds(workers))
     return (
-        f"{todo}, about {seconds} with {max(1, workers)} at a time: estimated from a few batches "
-        f"of the first row; other methods may take twice as long"
+        f"{todo}, about {format_duration(seconds)} with {max(1, workers)} at a time: estimated "
+        f"from a few batches of the first row; other methods may take twice as long"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -14,9 +14,11 @@ from protofed.analysis.comparison_table import (
     format_spread,
 )
 from protofed.analysis.comparison_table import MethodRow as OurRow
-from protofed.analysis.finished_runs import RunRecord, check_comparable
+from protofed.analysis.finished_runs import RunRecord, check_comparable, describe_identical
 from protofed.analysis.statistics import PairedDifference, SeedSpread
+from protofed.errors import count_noun
 from protofed.paper_tables.recipe import (
+    SMOKE_RUN,
     SOURCES,
     PrintedPart,
     PrintedTable,
@@ -39,8 +41,9 @@ SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign
 class ComparedRow:
     """A row of a paper's table beside ours, in per cent; None where there is no number.
 
-    `known` is False if the printed numbers belong to another row (a misprint): then nothing is
-    compared. `our_delta` and `paper_delta` are differences of averages to the baseline.
+    `paper` is empty at scale ``smoke``, whose columns are those of other images. `known` is False
+    if the printed numbers belong to another row (a misprint): then nothing is compared. `our_delta`
+    and `paper_delta` are differences of averages to the baseline.
     """
 
     label: str
@@ -55,7 +58,8 @@ class ComparedRow:
     def difference(self, column: str) -> float | None:
         """Ours minus the paper's."""
         ours = self.ours[column]
-        return ours.mean - self.paper[column] if ours and self.known else None
+        theirs = self.paper.get(column)
+        return ours.mean - theirs if ours and theirs is not None and self.known else None
 
     @property
     def agrees(self) -> bool | None:
@@ -72,7 +76,7 @@ class ComparedRow:
 class PaperComparison:
     """One part of a paper's table, our scores beside the printed ones, with settings and notes.
 
-    At scale ``smoke`` it is not `comparable`: no difference to the paper is shown.
+    At scale ``smoke`` it is not `comparable`: nothing of the paper is shown.
     """
 
     part: str
@@ -146,7 +150,8 @@ def compare_with_paper(
     finished = {record.label for record in records}
     lost = recipe.baseline not in finished
     table = compare_records(records, recipe.baseline, plan.rule, lost=lost)
-    lines = tuple(_line(row.label, recipe, plan, printed, table) for row in recipe.rows)
+    facts = None if scale == "smoke" else printed
+    lines = tuple(_line(row.label, recipe, plan, facts, table) for row in recipe.rows)
     failed = tuple(
         f"{cell.label}, seed {cell.seed}: failed: {faults[cell.folder]}"
         for cell in plan.cells
@@ -154,7 +159,7 @@ def compare_with_paper(
     )
     return PaperComparison(
         part=plan.part.name,
-        columns=tuple(lines[0].paper),
+        columns=tuple(lines[0].ours),
         lines=lines,
         baseline=recipe.baseline,
         rule=table.rule,
@@ -164,7 +169,10 @@ def compare_with_paper(
         settings=recipe.settings(plan.part),
         fields={row.label: recipe.fields(plan.part, row) for row in recipe.rows},
         failed=failed,
-        notes=(plan.note, *failed, *notes, *_reasons(recipe, plan, scale, printed, records)),
+        notes=(
+            *(plan.note, *failed, *notes, *describe_identical(table.identical)),
+            *_reasons(recipe, plan, facts, records),
+        ),
     )
 
 
@@ -172,25 +180,33 @@ def _line(
     label: str,
     recipe: Recipe,
     plan: RunPlan,
-    printed: PrintedPart,
+    printed: PrintedPart | None,
     table: ComparisonTable,
 ) -> ComparedRow:
-    theirs, first = printed.rows[label], printed.rows[recipe.baseline]
+    """One row; without the printed part it has our scores alone."""
     rows = {row.label: row for row in table.rows}
     mine = rows.get(label)
-    paper = dict(zip(printed.columns, theirs.values, strict=True))
-    ours = {column: _cell(mine, plan.columns[column]) for column in printed.columns}
-    if theirs.avg is not None:
-        paper, ours = {**paper, AVG: theirs.avg}, {**ours, AVG: _cell(mine, "mean")}
-    return ComparedRow(
+    ours = {column: _cell(mine, domain) for column, domain in plan.columns.items()}
+    row = ComparedRow(
         label=label,
-        ours=ours,
-        paper=paper,
-        paper_std=theirs.std,
+        ours={**ours, AVG: _cell(mine, "mean")} if len(ours) > 1 else ours,
+        paper={},
+        paper_std=None,
         our_delta=mine.difference if mine else None,
+        paper_delta=None,
+        known=True,
+        digests=mine.digests if mine else (),
+    )
+    if printed is None:
+        return row
+    theirs, first = printed.rows[label], printed.rows[recipe.baseline]
+    paper = dict(zip(printed.columns, theirs.values, strict=True))
+    return replace(
+        row,
+        paper=paper if theirs.avg is None else {**paper, AVG: theirs.avg},
+        paper_std=theirs.std,
         paper_delta=None if label == recipe.baseline else round(theirs.level - first.level, 2),
         known=not printed.unknown(label),
-        digests=mine.digests if mine else (),
     )
 
 
@@ -199,13 +215,13 @@ def _cell(row: OurRow | None, column: str) -> SeedSpread | None:
 
 
 def _reasons(
-    recipe: Recipe, plan: RunPlan, scale: Scale, printed: PrintedPart, records: Sequence[RunRecord]
+    recipe: Recipe, plan: RunPlan, printed: PrintedPart | None, records: Sequence[RunRecord]
 ) -> list[str]:
     """What is known to make the numbers differ, each thing once."""
     of_runs = [str(notice) for record in records for notice in record.result.notices]
+    if printed is None:  # no difference is shown, so none has a reason
+        return list(dict.fromkeys(of_runs))
     of_paper = [f"paper: {fault.note}" for fault in printed.faults]
-    if scale == "smoke":  # no difference is shown, so none has a reason
-        return list(dict.fromkeys([*of_runs, *of_paper]))
     return list(dict.fromkeys([*of_paper, *plan.part.differences, *recipe.differences, *of_runs]))
 
 
@@ -256,40 +272,41 @@ class RecipeReport:
 def part_header(part: PaperComparison) -> list[str]:
     """The column heads of a part.
 
-    Whether signs agree is a column only where differences to the paper mean something.
+    Where nothing can be compared with the paper, the heads are of our scores alone.
     """
-    compared = ["same sign"] if part.comparable else []
-    return ["method", "", *part.columns, f"to {part.baseline}", *compared]
+    if not part.comparable:
+        return ["method", *part.columns, f"to {part.baseline}"]
+    return ["method", "", *part.columns, f"to {part.baseline}", "same sign"]
 
 
 def part_rows(part: PaperComparison) -> Cells:
     """The rows of a part as text, as many cells as `part_header` has heads.
 
-    Each method has two rows, ours and the paper's and, if the scale allows it, a third with the
-    difference.
+    Each method has three rows: ours, the paper's, and the difference. If the scale does not allow
+    to compare them, it has ours alone.
     """
-    return [row for line in part.lines for row in _three(part, line)]
+    if part.comparable:
+        return [row for line in part.lines for row in _three(part, line)]
+    return [
+        [line.label, *_scores(part, line), format_difference(line.our_delta)] for line in part.lines
+    ]
+
+
+def _scores(part: PaperComparison, line: ComparedRow) -> list[str]:
+    return [format_spread(line.ours[column]) for column in part.columns]
 
 
 def _three(part: PaperComparison, line: ComparedRow) -> Cells:
-    last = part.columns[-1]
     theirs = [f"{line.paper[c]:.2f}" for c in part.columns]
     if line.paper_std is not None:
-        theirs[part.columns.index(last)] += f" ± {line.paper_std:.2f}"
-    rows = [
-        [
-            line.label,
-            "ours",
-            *(format_spread(line.ours[c]) for c in part.columns),
-            format_difference(line.our_delta),
-        ],
-        ["", "paper", *theirs, _signed(line.paper_delta, "")],
-    ]
-    if not part.comparable:
-        return rows
+        theirs[-1] += f" ± {line.paper_std:.2f}"
     gaps = [_signed(line.difference(c), "-") for c in part.columns]
     agrees = {None: "", True: "yes", False: "no"}[line.agrees]
-    return [[*rows[0], ""], [*rows[1], ""], ["", "difference", *gaps, "", agrees]]
+    return [
+        [line.label, "ours", *_scores(part, line), format_difference(line.our_delta), ""],
+        ["", "paper", *theirs, _signed(line.paper_delta, ""), ""],
+        ["", "difference", *gaps, "", agrees],
+    ]
 
 
 def _signed(value: float | None, none: str) -> str:
@@ -342,11 +359,11 @@ def _part_table(part: PaperComparison) -> TextTable:
     }
     sources = settings_by_source({**part.settings, **fields})
     notes = [*part_footnotes(part), SETTINGS_NOTE, *sources]
-    return TextTable(part_header(part), part_rows(part), part.part, notes)
+    title = part.part if part.comparable else f"{part.part}: run on digits-mini"
+    return TextTable(part_header(part), part_rows(part), title, notes)
 
 
 ALL_SCALES: tuple[Scale, ...] = get_args(Scale)
-SMOKE_RUN = 4.0  # seconds, nearly all of them for starting a process
 HEADS = ["name", "paper", "table", "parts", "rows", *ALL_SCALES]
 
 
@@ -407,8 +424,10 @@ def _list_recipe(recipe: Recipe) -> ListedRecipe:
 
 
 def format_duration(seconds: float) -> str:
-    """A rough time for people: ``40 s``, ``12 min``, ``5 h``, ``9 days``."""
-    for size, unit, most in ((1, "s", 90), (60, "min", 5400), (3600, "h", 48 * 3600)):
+    """A rough time for people: ``40 seconds``, ``12 minutes``, ``5.5 hours``, ``3.2 days``."""
+    for size, unit, most in ((1, "second", 90), (60, "minute", 5400)):
         if seconds < most:
-            return f"{max(1, round(seconds / size))} {unit}"
-    return f"{round(seconds / 86400)} days"
+            return count_noun(max(1, round(seconds / size)), unit)
+    size, unit = (3600, "hours") if seconds < 48 * 3600 else (86400, "days")
+    count = seconds / size
+    return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"

@@ -20,8 +20,9 @@ from protofed.core.site import SCAN_BATCH, ArrayDataset, RoundContext, Site
 from protofed.core.training import torch_threads
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.digits_mini import DOMAINS
+from protofed.data.download import missing_images, unset_folder_notes
 from protofed.errors import ProtofedError, require_known_name
-from protofed.experiment.result import ScoreRule
+from protofed.experiment.result import ScoreRule, count_evaluations
 from protofed.federation.build import Federation, build_federation
 from protofed.methods import METHODS
 from protofed.spec.experiment_spec import Experiment, flatten_spec
@@ -276,7 +277,7 @@ def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
 Scale = Literal["smoke", "quick", "paper"]
 SMOKE_NOTE = (
     "NOT COMPARABLE with the paper: a few images of digits-mini, two rounds, a small net; "
-    "it shows only that every row runs"
+    "it shows only that every row runs, so the paper's numbers are left out"
 )
 SMOKE_NET = "moon-cnn"  # the smallest
 SMOKE_CLIENTS = 4
@@ -285,13 +286,14 @@ SMOKE_CLIENTS = 4
 class RunPlan(NamedTuple):
     """What runs for a part at a scale, and how its scores are read.
 
-    `columns` maps the paper's column names to the domains that run at this scale. `note` says what
-    runs instead of the recipe's rounds and seeds.
+    `columns` maps the paper's column names to our domains; at scale ``smoke`` it has the domains of
+    digits-mini under their own names. `note` says what runs instead of the recipe's rounds and
+    seeds.
     """
 
     part: RecipePart
     cells: tuple[GridCell, ...]
-    columns: dict[str, str]  # the paper's name -> the domain at this scale
+    columns: dict[str, str]  # head -> domain
     rule: ScoreRule
     note: str  # what runs instead of the recipe
 
@@ -310,7 +312,8 @@ def plan_runs(
         GridVariant(row.label, _spec(recipe, part, row, scale, scoring["quick_rounds"]))
         for row in recipe.rows
     ]
-    columns = dict(zip(part.columns, DOMAINS, strict=False)) if scale == "smoke" else part.columns
+    shown = DOMAINS[: len(part.columns)]
+    columns = dict(zip(shown, shown, strict=True)) if scale == "smoke" else part.columns
     made = tuple(grid_cells(variants, range(count), runs))
     note = SMOKE_NOTE
     if scale != "smoke":
@@ -363,14 +366,18 @@ def _smoke(raw: Raw) -> Raw:
 
 
 def missing_for_part(part: RecipePart, scale: Scale) -> str:
-    """Why a part cannot run at a scale, for example for lack of images; empty if it can.
+    """Why a part cannot run at a scale; empty if it can.
 
-    At scale ``smoke`` no real images are needed.
+    All sets that are missing on this disk are named, each with the command that gets it. At scale
+    ``smoke`` no real images are needed.
     """
     if part.benchmark not in BENCHMARKS:
         return f"the images of {part.benchmark} cannot be had in protofed yet"
     if scale == "smoke":
         return ""
+    missing = missing_images(part.benchmark, tuple(part.columns.values()))
+    if missing:
+        return "\n".join([*map(str, missing), *unset_folder_notes()])
     try:
         load_benchmark(part.benchmark, tuple(part.columns.values()))
     except ProtofedError as fault:
@@ -386,6 +393,7 @@ def choose_parts(recipe: Recipe, names: Sequence[str]) -> list[RecipePart]:
     return [recipe.part(name) for name in names] or list(recipe.parts)
 
 
+SMOKE_RUN = 4.0  # seconds of a run at scale smoke, nearly all of them for starting a process
 # Seconds to train on 1,000 images of 32 pixels, measured on one core; only an order of magnitude.
 PACE = {
     "lsa-cnn": 2.1,
@@ -410,7 +418,8 @@ class RoundPace(NamedTuple):
     def run(self, experiment: Experiment) -> float:
         """The seconds of a whole run."""
         rounds = experiment.rounds
-        return rounds * self.training + -(-rounds // experiment.evaluate_every) * self.scoring
+        scorings = count_evaluations(rounds, experiment.evaluate_every)
+        return rounds * self.training + scorings * self.scoring
 
 
 def rough_estimate(recipe: Recipe, part: RecipePart, scale: Scale) -> float | None:
@@ -418,15 +427,24 @@ def rough_estimate(recipe: Recipe, part: RecipePart, scale: Scale) -> float | No
 
     None if the number of images is not known.
     """
+    each = rough_run_estimate(recipe, part, scale)
+    seeds = nest_values(recipe.settings(part))["scoring"]["seeds"] if scale == "paper" else 1
+    return None if each is None else each * len(recipe.rows) * seeds
+
+
+def rough_run_estimate(recipe: Recipe, part: RecipePart, scale: Scale) -> float | None:
+    """Seconds that one run of a part takes on one core, from a table of measured nets.
+
+    None if the number of images is not known.
+    """
     if part.benchmark not in BENCHMARKS or part.images is None:
         return None
     raw = nest_values(recipe.settings(part))
-    full = scale == "paper"
-    rounds = raw["rounds"] if full else min(raw["rounds"], raw["scoring"]["quick_rounds"])
-    runs = len(recipe.rows) * (raw["scoring"]["seeds"] if full else 1)
+    quick = min(raw["rounds"], raw["scoring"]["quick_rounds"])
+    rounds = raw["rounds"] if scale == "paper" else quick
     nets = raw["net"] if isinstance(raw["net"], list) else [raw["net"]]
     pace = sum(PACE[net] for net in nets) / len(nets) * (raw["data"]["side"] / 32) ** 2
-    return float(runs * rounds * raw["training"]["epochs"] * part.images / 1000 * pace)
+    return float(rounds * raw["training"]["epochs"] * part.images / 1000 * pace)
 
 
 def measured_estimate(

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protofed.analysis.finished_runs import read_record
-from protofed.analysis.parallel_runs import Watch, run_all
+from protofed.analysis.parallel_runs import Watch, run_all, stale_folders
+from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
 from protofed.errors import ProtofedError
 from protofed.experiment.run_folder import RunDir
+from protofed.experiment.stale_code import StaleRule
 from protofed.paper_tables.paper_comparison import PaperComparison, RecipeReport, compare_with_paper
 from protofed.paper_tables.recipe import (
+    SMOKE_RUN,
     Recipe,
     RunPlan,
     Scale,
@@ -27,13 +30,15 @@ from protofed.paper_tables.recipe import (
 class ReadyRecipe(NamedTuple):
     """A recipe at a scale after all checks, ready for `run_recipe`.
 
-    `plans` are the parts that will run; `skipped` says why the others cannot.
+    `plans` are the parts that will run; `skipped` says why the others cannot. `stale` says what is
+    done with runs that other code has made.
     """
 
     recipe: Recipe
     scale: Scale
     plans: tuple[RunPlan, ...]
     skipped: dict[str, str]
+    stale: StaleRule = "refuse"
 
     @property
     def cells(self) -> list[GridCell]:
@@ -41,17 +46,33 @@ class ReadyRecipe(NamedTuple):
         return list({cell.folder: cell for plan in self.plans for cell in plan.cells}.values())
 
     def seconds(self, workers: int) -> float:
-        """An estimate of how long the unfinished runs take, by measuring a few batches."""
-        return measured_estimate(self.plans, lambda plan: unfinished_cells(plan.cells), workers)
+        """An estimate of how long the runs to do take, by measuring a few batches.
+
+        At scale ``smoke`` nothing is measured: most of a run's time goes into starting it.
+        """
+        if self.scale == "smoke":
+            return SMOKE_RUN * len(cells_to_do(self.cells, self.stale)) / max(1, workers)
+        return measured_estimate(
+            self.plans, lambda plan: cells_to_do(plan.cells, self.stale), workers
+        )
 
 
-def unfinished_cells(cells: Sequence[GridCell]) -> list[GridCell]:
-    """The cells whose runs are not finished yet."""
-    return [cell for cell in cells if not RunDir(cell.folder).done.exists()]
+def cells_to_do(cells: Sequence[GridCell], stale: StaleRule = "refuse") -> list[GridCell]:
+    """The cells whose runs are not finished, or must be repeated because other code made them.
+
+    With the rule "refuse" such runs are an error.
+    """
+    repeat = stale_folders(cells, stale)
+    return [c for c in cells if c.folder in repeat or not RunDir(c.folder).done.exists()]
 
 
 def prepare_recipe(
-    recipe: Recipe, scale: Scale, parts: Sequence[str], seeds: int | None, runs: Path
+    recipe: Recipe,
+    scale: Scale,
+    parts: Sequence[str],
+    seeds: int | None,
+    runs: Path,
+    stale: StaleRule = "refuse",
 ) -> ReadyRecipe:
     """Check every spec of a recipe and look for its images; stop if no part can run.
 
@@ -66,7 +87,7 @@ def prepare_recipe(
             hint="<scale=smoke> needs only images that protofed draws itself",
         )
     plans = [plan_runs(recipe, p, scale, seeds, runs) for p in asked if p.name not in skipped]
-    return ReadyRecipe(recipe, scale, tuple(plans), skipped)
+    return ReadyRecipe(recipe, scale, tuple(plans), skipped, stale)
 
 
 def run_recipe(ready: ReadyRecipe, workers: int, watch: Watch) -> RecipeReport:
@@ -74,7 +95,7 @@ def run_recipe(ready: ReadyRecipe, workers: int, watch: Watch) -> RecipeReport:
 
     Runs that fail do not stop the others; a part of which every run failed has no table.
     """
-    faults = run_all(ready.cells, workers, watch)
+    faults = run_all(ready.cells, workers, watch, RunOptions(ready.stale))
     parts, failed = [], {}
     for one in ready.plans:
         told = [faults[cell.folder] for cell in one.cells if cell.folder in faults]
