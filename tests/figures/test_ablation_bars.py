@@ -23,7 +23,7 @@ def bars(figure: Figure) -> dict[str, float]:
 
 def test_a_bar_a_variant_and_the_baseline_dashed(made: Made) -> None:
     some, more, base = made("fedprox"), made("fedprox", {"mu": 0.5}), made()
-    figure = draw_figure("ablation", [some, more, base], FigureOptions())
+    figure = draw_figure("ablation", [some, more, base], FigureOptions(score="last_five"))
     wanted = {"FedAvg": base, "FedProx (mu=0.01)": some, "FedProx (mu=0.5)": more}
     assert list(bars(figure)) == list(wanted)  # the baseline is the first
     assert bars(figure) == pytest.approx({name: mean_of_last(run) for name, run in wanted.items()})

@@ -21,7 +21,8 @@ DOMAINS = ["optical", "print", "syn", "street"]
 
 def test_two_domains_are_bars_with_the_deviation_over_seeds(made: Made) -> None:
     seeds = [made(seed=0), made(seed=1)]
-    (axes,) = draw_figure("domains", [*seeds, made("fedprox")], FigureOptions()).axes
+    five = FigureOptions(score="last_five")
+    (axes,) = draw_figure("domains", [*seeds, made("fedprox")], five).axes
     bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
     wanted = [
         statistics.fmean(mean_of_last(run, domain=name) for run in runs)
@@ -46,6 +47,15 @@ def test_from_three_domains_on_it_is_a_radar(made: Made) -> None:
     low, high = axes.get_ylim()
     assert low <= min(scores)
     assert max(scores) <= high
+
+
+def test_the_default_rule_follows_the_number_of_evaluations(made: Made) -> None:
+    for rounds, count, words in ((9, 1, "last round"), (10, 5, "mean of the last 5 evaluations")):
+        run = made(rounds=rounds)
+        (axes,) = draw_figure("domains", [run], FigureOptions()).axes
+        bars = [bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)]
+        assert bars == pytest.approx([mean_of_last(run, count, d) for d in ("optical", "print")])
+        assert words in axes.get_title(loc="left") + axes.get_title()
 
 
 def test_the_same_runs_give_the_same_bytes(made: Made, tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ def points(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:
 def test_a_line_over_the_field_that_differs_and_fedavg_dashed(made: Made) -> None:
     runs = {mu: made("fedprox", {"mu": mu}) for mu in (0.5, 0.01, 2.0)}
     second = made("fedprox", {"mu": 0.5}, seed=1)
-    figure = draw_figure("sensitivity", [*runs.values(), second, made()], FigureOptions())
+    figure = draw_figure(
+        "sensitivity", [*runs.values(), second, made()], FigureOptions(score="last_five")
+    )
     ((label, (values, means)),) = points(figure).items()
     half = (mean_of_last(runs[0.5]) + mean_of_last(second)) / 2
     assert (label, values) == ("FedProx", [0.01, 0.5, 2.0])
@@ -60,6 +62,12 @@ def test_fields_of_other_sections_and_words(made: Made) -> None:
     assert figure.axes[0].get_xlabel() == "training.last_batch"
 
 
+def test_a_field_that_a_spec_leaves_out_has_its_default(made: Made) -> None:
+    runs = [made(training={**QUICK, "optimizer": word}) for word in ("sgd", "adam")]
+    (axes,) = draw_figure("sensitivity", runs, FigureOptions()).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["sgd", "adam"]
+
+
 def test_a_partition_may_be_swept_though_it_moves_images(made: Made) -> None:
     rules: list[dict[str, Any]] = [
         {"kind": "shares", "clients": 3, "samples": count} for count in (20, 30)
@@ -67,7 +75,7 @@ def test_a_partition_may_be_swept_though_it_moves_images(made: Made) -> None:
     runs = [made(partition=rule) for rule in rules]
     assert points(draw_figure("sensitivity", runs, FigureOptions()))["FedAvg"][0] == [20, 30]
     # a method with one setting is a point there: its level says nothing of other clients
-    figure = draw_figure("sensitivity", [*runs, made("fedprox")], FigureOptions())
+    figure = draw_figure("sensitivity", [*runs, made("fedprox")], FigureOptions(score="last_five"))
     assert points(figure)["FedProx"][0] == [20]
     assert points(figure)["FedProx"][1] == pytest.approx([mean_of_last(made("fedprox"))])
 
@@ -90,7 +98,7 @@ def grid(made: Made) -> list[Path]:
 
 def test_a_heat_map_holds_the_accuracy_of_each_pair(made: Made) -> None:
     one, two, three = grid(made)
-    axes, bar = draw_figure("heatmap", [three, two, one], FigureOptions()).axes
+    axes, bar = draw_figure("heatmap", [three, two, one], FigureOptions(score="last_five")).axes
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("mu", "tau")
     wanted = [[np.nan, mean_of_last(three)], [mean_of_last(one), mean_of_last(two)]]
     np.testing.assert_allclose(cells(axes), wanted)

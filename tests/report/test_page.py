@@ -51,8 +51,7 @@ def test_numbers_follow_from_the_lines_of_the_runs(made: Path) -> None:
         means = []
         for seed in (0, 1):
             scores = lines_of(made / f"{method}-{seed}" / "scores.jsonl")
-            domains = [statistics.fmean(s["domains"][d] for s in scores) for d in head[1:3]]
-            means.append(statistics.fmean(domains))
+            means.append(statistics.fmean(scores[-1]["domains"][d] for d in head[1:3]))
         assert row[head.index("AVG")] == (
             f"{statistics.fmean(means):.2f} ± {statistics.stdev(means):.2f}"
         )
@@ -65,13 +64,18 @@ def test_one_sentence_says_what_came_out(copy: Copy) -> None:
         rewrite_scores(folder, [{"round": n, "domains": scores} for n in (1, 2, 3)])
     page = page_of(bad, good)
     assert (
-        "FPL is the best of 2 methods with 45.00 % mean accuracy over 2 domains (mean of the last "
-        "3 evaluations); it does worst on print (40.00 %); that is 20.00 points above FedAvg "
+        "FPL is the best of 2 methods with 45.00 % mean accuracy over 2 domains (last round); "
+        "it does worst on print (40.00 %); that is 20.00 points above FedAvg "
         "(one seed: no interval)." in page.text
     )
     assert "FedAvg, the next one, is 20.00 points below FPL" in page_of(good, bad).text
     assert "FPL reaches 45.00 %" in page_of(good).text
     rewrite_scores(bad, lines_of(good / "scores.jsonl"))
+    same = page_of(bad, good)
+    assert "FedAvg and FPL are identical in every score, with 45.00 %" in same.text
+    assert same.tables["results-table"][2][-2:] == ["identical", ""]
+    level = [{"round": 3, "domains": {"optical": 40.0, "print": 50.0}}]
+    rewrite_scores(bad, [*lines_of(bad / "scores.jsonl")[:2], *level])
     assert "FedAvg and FPL are level with 45.00 %" in page_of(bad, good).text
 
 
@@ -140,6 +144,13 @@ def test_settings_of_one_method_are_rows_of_their_own(made: Path, tmp_path: Path
     ]
     assert ["method.tau", "0.5", "0.02", "FPL (tau=0.5)"] in page.tables["changed"]
     assert "FPL (tau=0.5), the next one" in page.text or "FPL (tau=0.5) is the best" in page.text
+
+
+def test_a_changed_optimiser_stands_beside_its_default(tmp_path: Path) -> None:
+    run(parse_experiment({**TINY, "training": {"optimizer": "adam"}}), tmp_path / "adam")
+    rows = page_of(tmp_path / "adam").tables["changed"]
+    assert ["training.optimizer", "adam", "sgd", "all"] in rows
+    assert "training.schedule" not in {row[0] for row in rows}
 
 
 def test_bytes_are_those_of_the_rounds(made: Path) -> None:
@@ -228,3 +239,9 @@ def test_counts_that_a_site_keeps_back_are_called_so(copy: Copy) -> None:
     assert second[2:] == ["9", "2", "4", "5"]
     (folder / "partition.json").write_text(json.dumps(parts[:1]))
     assert page_of(folder).tables["holdings"][1][2:] == ["32", "kept back"]
+
+
+def test_two_folders_with_one_run_are_named(made: Path, copy: Copy) -> None:
+    one, other = made / "fedavg-0", copy("fedavg-0")
+    with pytest.raises(ProtofedError, match=f"{one} and {other} hold the same run"):
+        read_runs([one, other])

@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
-from protofed.core.model import Model, Net
+from protofed.core.model import ArrayShape, ImageShape, InputShape, Model, Net
 from protofed.core.prototypes import Prototypes
 from protofed.core.rng import rng
 from protofed.core.site import ClientId, PixelTransform, Site
-from protofed.data.transforms import ImageTransform
+from protofed.data.transforms import ImageTransform, RowTransform
 from protofed.errors import ProtofedError, printable_text
 from protofed.experiment.result import read_evaluations, read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.trained_run import TrainedRun, open_trained_model
 from protofed.federation.build import describe_environment
 from protofed.runtime.json_files import parse_json
-from protofed.spec.experiment_spec import Data, Experiment, SiteData
+from protofed.spec.experiment_spec import Experiment, SiteData
 
 INPUT = (
     "images: uint8 [N, side, side, 3], red, green, blue from 0 to 255, rows from the top; the whole"
     " image turned upright and resized bilinearly; scaling and normalisation happen inside"
 )
+ROW_INPUT = (
+    "rows: float32 [N, *shape], the numbers as they were given to protofed; they are standardised"
+    " by mean and std inside"
+)
 OUTPUT = "logits: float32 [N, classes]; probabilities: their softmax, float32 [N, classes]"
 
 Shift = Annotated[float, Field(allow_inf_nan=False)]
-Scale = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LEAST_SCALE = 1e-6  # of a colour
+MOST_VALUES = 2**24  # of one row: more numbers than any camera has pixels
 
 
 class ModelMetadata(BaseModel):
@@ -48,11 +55,14 @@ class ModelMetadata(BaseModel):
 
     protofed: Literal[1] = 1  # version of this list
     classes: tuple[str, ...] = Field(min_length=1)
-    side: int = Field(ge=1, le=4096)
-    channels: int = Field(ge=1, le=3)  # of the net's input; the file takes three in any case
-    # Of red, green and blue between 0 and 1: subtracted, and divided by, inside the file.
-    mean: tuple[Shift, ...] = Field(min_length=3, max_length=3)
-    std: tuple[Scale, ...] = Field(min_length=3, max_length=3)
+    side: int | None = Field(default=None, ge=1, le=4096)  # of images
+    channels: int | None = Field(
+        default=None, ge=1, le=3
+    )  # of the net's input; the file takes three in any case
+    shape: tuple[int, ...] | None = None  # of one row, where the inputs are no images
+    # Of red, green and blue between 0 and 1, or of a row: subtracted, and divided by, inside.
+    mean: tuple[Shift, ...]
+    std: tuple[Scale, ...]
     input: str = INPUT
     output: str = OUTPUT
     method: str
@@ -67,6 +77,46 @@ class ModelMetadata(BaseModel):
     made_with: dict[str, str]
     spec: dict[str, Any]
 
+    @model_validator(mode="after")
+    def _images_or_rows(self) -> Self:
+        if self.shape is None:
+            if self.side is None or self.channels is None:
+                raise ValueError("side and channels of images, or the shape of rows, are needed")
+            widths = {3}
+            if self.std and min(self.std) < LEAST_SCALE:
+                raise ValueError(f"std must be {LEAST_SCALE} at least")
+        else:
+            if not self.shape or min(self.shape) < 1 or math.prod(self.shape) > MOST_VALUES:
+                raise ValueError("shape is no shape of a row")
+            widths = {1, self.shape[-1]}
+        if len(self.mean) not in widths or len(self.std) != len(self.mean):
+            raise ValueError(f"mean and std need {' or '.join(map(str, sorted(widths)))} numbers")
+        return self
+
+    @property
+    def input_name(self) -> str:
+        """What the input is called: "images" or "rows"."""
+        return "images" if self.shape is None else "rows"
+
+    @property
+    def input_shape(self) -> InputShape:
+        """The shape of one input of the net."""
+        if self.shape is not None:
+            return ArrayShape(self.shape)
+        return ImageShape(self.channels or 0, self.side or 0)
+
+    def transform(self) -> PixelTransform:
+        """What happens to inputs inside the file, before the net."""
+        if self.shape is not None:
+            return RowTransform(torch.tensor(self.mean), torch.tensor(self.std))
+        return ImageTransform(mean=self.mean, std=self.std, channels=self.channels or 0)
+
+    def blank(self, count: int) -> Tensor:
+        """Inputs of zeros: black images [count, side, side, 3], or rows [count, *shape]."""
+        if self.shape is not None:
+            return torch.zeros(count, *self.shape)
+        return torch.zeros(count, self.side or 0, self.side or 0, 3, dtype=torch.uint8)
+
     @property
     def name(self) -> str:
         """Method, net and round in one line."""
@@ -75,7 +125,9 @@ class ModelMetadata(BaseModel):
 
     def texts(self) -> dict[str, str]:
         """The fields as JSON texts by name, for metadata that holds only text."""
-        return {name: json.dumps(value) for name, value in self.model_dump(mode="json").items()}
+        plain = self.model_dump(mode="json")
+        unused = [name for name in ("side", "channels", "shape") if plain[name] is None]
+        return {name: json.dumps(value) for name, value in plain.items() if name not in unused}
 
     @classmethod
     def read(cls, texts: Mapping[str, str], file: object) -> ModelMetadata:
@@ -94,13 +146,14 @@ class ModelMetadata(BaseModel):
 
 
 def portable_spec(experiment: Experiment) -> dict[str, Any]:
-    """The spec of an experiment without the path of a folder of images.
+    """The spec of an experiment without the path of a folder of images or arrays.
 
     Only the last part of the path stays, so an exported file does not reveal the user's folders.
     """
     spec = experiment.to_dict()
-    if isinstance(experiment.data, Data) and experiment.data.name != experiment.data.label:
-        spec["data"]["name"] = f"./{experiment.data.label}"
+    data = experiment.data
+    if not isinstance(data, SiteData) and data.name != data.label:
+        spec["data"]["name"] = f"./{data.label}"
     return spec
 
 
@@ -118,7 +171,8 @@ class ModelOutputs(NamedTuple):
 class InferenceModule(nn.Module):
     """A net with its method's prediction, as one module from pixels to probabilities.
 
-    Takes images [N, side, side, 3] uint8 and returns class scores and probabilities, both [N, C].
+    Takes images [N, side, side, 3] uint8, or rows [N, *shape] float32, and returns class scores and
+    probabilities, both [N, C].
     Normalisation is included, so that an exported file takes plain pixels. The net holds the
     weights that the method predicts with (`Method.inference_model`), and `inputs` what it gets
     beside the images (`Method.inference_inputs`).
@@ -200,12 +254,12 @@ DRAWN = "images of noise (the real ones are at the sites)"
 class TrainedProduct(NamedTuple):
     """A model that can predict, from a run folder or from an exported file.
 
-    `answer` maps images [N, side, side, 3] uint8 to `ModelOutputs`. `portable` is None for formats
-    whose layers are not accessible; heat maps need it.
+    `answer` maps images [N, side, side, 3] uint8, or rows, to `ModelOutputs`. `portable` is None
+    for formats whose layers are not accessible; heat maps need it.
     """
 
     facts: ModelMetadata
-    answer: Callable[[Tensor], ModelOutputs]  # images [N, side, side, 3] uint8
+    answer: Callable[[Tensor], ModelOutputs]  # images [N, side, side, 3] uint8; or rows
     portable: InferenceModule | None = None  # None where layers are not accessible
 
 
@@ -218,7 +272,7 @@ class LoadedModel(NamedTuple):
 
     product: TrainedProduct
     portable: InferenceModule
-    images: Tensor  # [N, side, side, 3] uint8
+    images: Tensor  # [N, side, side, 3] uint8, or rows
     logits: Tensor  # [N, C]
     kind: str = "test images"  # what these images are
 
@@ -230,9 +284,10 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
     are at its sites, they are random noise. Raises if a client is missing or superfluous.
     """
     opened = open_trained_model(folder)
-    away = isinstance(opened.experiment.data, SiteData)
+    data = opened.experiment.data
+    away = isinstance(data, SiteData)
     _check_client(opened, client, away)
-    images = _drawn(opened.experiment.data.side) if away else _real_images(opened)
+    images = _drawn(data.side) if isinstance(data, SiteData) else _real_images(opened)
     site, state = opened.speaker(client)
     received = opened.method.publish(opened.server)
     portable = make_inference_module(opened.method, site, received, state)
@@ -240,7 +295,8 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
         logits = opened.method.predict(site, received, state, site.pixels.normalize(images))
     facts = _facts(opened, RunDir(folder), client)
     product = TrainedProduct(facts, portable.answer, portable)
-    return LoadedModel(product, portable, images, logits, *([DRAWN] if away else []))
+    kind = DRAWN if away else f"test {facts.input_name}"
+    return LoadedModel(product, portable, images, logits, kind)
 
 
 def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> None:
@@ -265,12 +321,14 @@ def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> No
 
 
 def _real_images(opened: TrainedRun) -> Tensor:
-    """Test images of every domain, in colour."""
+    """Test images of every domain, in colour; or test rows."""
     tests = [test.images for test in opened.federation.tests.values() if len(test)]
     if not tests:
         raise ProtofedError("this run has no test images to check its model on")
     each = -(-CHECKED // len(tests))
-    return torch.cat([images[:each].expand(-1, -1, -1, 3) for images in tests])
+    some = [images[:each] for images in tests]
+    rows = some[0].is_floating_point()
+    return torch.cat(some if rows else [images.expand(-1, -1, -1, 3) for images in some])
 
 
 def _drawn(side: int) -> Tensor:
@@ -280,17 +338,13 @@ def _drawn(side: int) -> Tensor:
 
 
 def _facts(opened: TrainedRun, folder: RunDir, client: ClientId | None) -> ModelMetadata:
-    experiment, site = opened.experiment, opened.federation.server
-    pixels = cast(ImageTransform, site.pixels)  # what every federation is assembled with
+    experiment = opened.experiment
     home = "" if client is None else opened.federation.sites[client].domain
-    net = experiment.nets[0 if client is None else client % len(experiment.nets)]
+    net = experiment.net_labels[0 if client is None else client % len(experiment.nets)]
     versions = describe_environment()
     return ModelMetadata(
         classes=opened.federation.benchmark.classes,
-        side=experiment.data.side,
-        channels=pixels.channels,
-        mean=pixels.mean,
-        std=pixels.std,
+        **_input_facts(experiment.data.input_shape, opened.federation.server.pixels),
         method=opened.method.info.label,
         net=net,
         round=opened.round,
@@ -303,6 +357,16 @@ def _facts(opened: TrainedRun, folder: RunDir, client: ClientId | None) -> Model
         made_with={name: versions[name] for name in ("protofed", "torch", "pillow")},
         spec=portable_spec(experiment),
     )
+
+
+def _input_facts(shape: InputShape, pixels: PixelTransform) -> dict[str, Any]:
+    """The fields that say what the model takes, and how it is normalised."""
+    if isinstance(pixels, RowTransform):
+        numbers = {"mean": pixels.mean.tolist(), "std": pixels.std.tolist()}
+        return {"shape": shape.sizes, "input": ROW_INPUT, **numbers}
+    assert isinstance(pixels, ImageTransform)  # what every federation of images is built with
+    side = shape.sizes[-1]
+    return {"side": side, "channels": pixels.channels, "mean": pixels.mean, "std": pixels.std}
 
 
 def _scores(folder: RunDir, number: int, client: ClientId | None) -> dict[str, Any]:

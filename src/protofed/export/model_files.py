@@ -19,7 +19,6 @@ from torch import Tensor
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import SERVER, Site
-from protofed.data.transforms import ImageTransform
 from protofed.errors import ProtofedError, printable_text
 from protofed.export.inference_module import (
     InferenceModule,
@@ -31,7 +30,9 @@ from protofed.export.inference_module import (
 )
 from protofed.federation.build import NOTHING, build_nets
 from protofed.runtime.atomic_io import atomic_write, rename_over
+from protofed.runtime.code_reference import ANY_CODE, OUR_CODE, CodeAccess
 from protofed.runtime.resources import is_out_of_memory
+from protofed.spec.method_lookup import code_names
 from protofed.spec.spec_parser import parse_experiment
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ def safetensors_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
     return save({name: one.contiguous().clone() for name, one in tensors.items()}, facts.texts())
 
 
-def read_safetensors(path: Path) -> TrainedProduct:
+def read_safetensors(path: Path, access: CodeAccess = OUR_CODE) -> TrainedProduct:
     """Rebuild the model in a safetensors file from the spec in its metadata.
 
-    Raises `ProtofedError` if metadata, spec and weights do not fit together.
+    Raises `ProtofedError` if metadata, spec and weights do not fit together. A file may come from
+    anybody: code that its spec names is loaded only if `access` says so.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -66,7 +68,7 @@ def read_safetensors(path: Path) -> TrainedProduct:
     except (safetensors.SafetensorError, OSError) as fault:
         raise ProtofedError(f"{path} cannot be read as safetensors: {fault}") from fault
     try:
-        portable = _rebuilt(facts, tensors, path)
+        portable = _rebuilt(facts, tensors, path, access)
     except (
         RuntimeError,
         LookupError,
@@ -78,11 +80,17 @@ def read_safetensors(path: Path) -> TrainedProduct:
     return TrainedProduct(facts, portable.answer, portable)
 
 
-def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> InferenceModule:
-    experiment = parse_experiment(facts.spec, f"{path}: the spec inside")
-    seen = experiment.data.side, experiment.data.channels
-    if seen != (facts.side, facts.channels):
-        raise ValueError(f"images of side {facts.side} with {facts.channels} channels")
+def _rebuilt(
+    facts: ModelMetadata, tensors: dict[str, Tensor], path: Path, access: CodeAccess
+) -> InferenceModule:
+    try:
+        experiment = parse_experiment(facts.spec, f"{path}: the spec inside", access)
+    except ProtofedError as fault:
+        own = "<allow_code> loads it, if you trust the file; a model exported to ONNX needs no code"
+        foreign = access.allowed is not None and code_names(facts.spec)
+        raise ProtofedError(fault.args[0], hint=own if foreign else fault.hint) from fault
+    if experiment.data.input_shape != facts.input_shape:
+        raise ValueError(f"{facts.input_name} of shape {list(facts.input_shape.sizes)}")
     nets = build_nets(experiment, len(facts.classes))
     net = nets[(facts.client or 0) % len(nets)]
     site = Site(
@@ -90,7 +98,7 @@ def _rebuilt(facts: ModelMetadata, tensors: dict[str, Tensor], path: Path) -> In
         domain=facts.domain,
         classes=len(facts.classes),
         net=net,
-        pixels=ImageTransform(mean=facts.mean, std=facts.std, channels=facts.channels),
+        pixels=facts.transform(),
         train=NOTHING,
         training=experiment.training,
         seed=experiment.seed,
@@ -119,15 +127,14 @@ def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
     _need("writing ONNX", *WRITES, *READS)
     import onnx
 
-    images = torch.zeros(2, facts.side, facts.side, 3, dtype=torch.uint8)
     try:
         with _exporters_own_warnings():
             program = torch.onnx.export(
                 portable,
-                (images,),
+                (facts.blank(2),),
                 dynamo=True,
                 dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
-                input_names=["images"],
+                input_names=[facts.input_name],
                 output_names=["logits", "probabilities"],
                 verbose=False,
             )
@@ -144,7 +151,7 @@ def onnx_bytes(portable: InferenceModule, facts: ModelMetadata) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def read_onnx(path: Path) -> TrainedProduct:
+def read_onnx(path: Path, access: CodeAccess = OUR_CODE) -> TrainedProduct:
     """Load an ONNX file with onnxruntime on the CPU; the result has no layers to look into."""
     _need("reading ONNX", *READS)
     import onnxruntime
@@ -161,7 +168,7 @@ def read_onnx(path: Path) -> TrainedProduct:
     facts = ModelMetadata.read(session.get_modelmeta().custom_metadata_map, path)
 
     def answer(images: Tensor) -> ModelOutputs:
-        outputs = session.run(["logits", "probabilities"], {"images": images.numpy()})
+        outputs = session.run(["logits", "probabilities"], {facts.input_name: images.numpy()})
         return ModelOutputs(*map(torch.from_numpy, outputs))
 
     return TrainedProduct(facts, answer)
@@ -215,7 +222,7 @@ class ExportFormat(NamedTuple):
 
     ending: str
     content: Callable[[InferenceModule, ModelMetadata], bytes]
-    read: Callable[[Path], TrainedProduct]
+    read: Callable[[Path, CodeAccess], TrainedProduct]
 
 
 FORMATS = {
@@ -244,7 +251,7 @@ def write_export(taken: LoadedModel, kind: ExportFormat, out: Path) -> OutputDif
     beside = out.with_name(f".{os.getpid()}-{out.name}")  # the ending stays: it decides the format
     try:
         atomic_write(beside, kind.content(taken.portable, taken.product.facts))
-        found = compare_outputs(kind.read(beside), taken)
+        found = compare_outputs(kind.read(beside, ANY_CODE), taken)
         rename_over(beside, out)
     finally:
         beside.unlink(missing_ok=True)
@@ -275,10 +282,10 @@ def compare_outputs(product: TrainedProduct, taken: LoadedModel) -> OutputDiffer
 
 
 def _try_out(product: TrainedProduct, path: Path) -> None:
-    """Predict a black image, and raise if the file does not fit its own metadata."""
-    side, classes = product.facts.side, len(product.facts.classes)
+    """Predict a black image or a row of zeros, and raise if a file does not fit its metadata."""
+    classes = len(product.facts.classes)
     try:
-        found = product.answer(torch.zeros(1, side, side, 3, dtype=torch.uint8))
+        found = product.answer(product.facts.blank(1))
         fits = {tuple(one.shape) for one in found if one is not None} == {(1, classes)}
     except Exception as fault:  # each runtime has its own classes
         if is_out_of_memory(fault):
@@ -291,7 +298,7 @@ def _try_out(product: TrainedProduct, path: Path) -> None:
         )
 
 
-def read_export(path: Path) -> TrainedProduct:
+def read_export(path: Path, access: CodeAccess = OUR_CODE) -> TrainedProduct:
     """Load an exported file, by its ending, and try it on a black image.
 
     Raises `ProtofedError` for unknown endings, missing or damaged files, and files whose output
@@ -301,7 +308,7 @@ def read_export(path: Path) -> TrainedProduct:
         if path.name.lower().endswith(kind.ending):
             if not path.is_file():
                 raise ProtofedError(f"{path} does not exist")
-            product = kind.read(path)
+            product = kind.read(path, access)
             _try_out(product, path)
             return product
     endings = ", ".join(kind.ending for kind in FORMATS.values())

@@ -1,9 +1,9 @@
-"""Predict new images: a label or a fault for each file, and heat maps on request."""
+"""Predict new images and arrays: a label or a fault for each, and heat maps on request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from protofed.core.model import model_from_net
+from protofed.data.array_checks import to_pictures, to_rows
 from protofed.data.folder_images import folder_label
 from protofed.data.folder_layout import StrayFile, walk_files
 from protofed.data.image_decoding import DecodedImage, decode_in_parallel
+from protofed.data.npz_store import read_array_file
+from protofed.data.transforms import resize_images
 from protofed.errors import ProtofedError, display_path, printable_text
-from protofed.export.inference_module import InferenceModule, TrainedProduct
+from protofed.export.inference_module import InferenceModule, ModelMetadata, TrainedProduct
 from protofed.figures.gradcam import explanation_figure, grad_cam
 from protofed.runtime.atomic_io import atomic_write
 
@@ -37,7 +40,8 @@ class NearestPrototype(NamedTuple):
 class ImagePrediction(NamedTuple):
     """The prediction for one file, or the reason why the file could not be read.
 
-    `nearest` is None for models without prototypes.
+    Of a file of arrays, each example has its own: ``new.npy 0``, ``new.npy 1``. `nearest` is None
+    for models without prototypes.
     """
 
     file: str
@@ -81,12 +85,35 @@ def predict_images(
 ) -> Iterator[ImagePrediction]:
     """Yield a prediction or a fault for each file, in order.
 
-    Files are decoded in parallel and predicted in batches. `look` is called with each prediction
-    and its image [side, side, 3], for example a `HeatMapWriter`.
+    Images are decoded in parallel and predicted in batches; the examples of .npy and .npz files
+    follow in the order of their rows. `look` is called with each prediction and its image
+    [side, side, 3], for example a `HeatMapWriter`.
     """
-    results = zip(
-        files, decode_in_parallel(files, product.facts.side, "reading images"), strict=True
-    )
+    for arrays, group in groupby(files, key=_is_array_file):
+        if arrays:
+            for file in group:
+                yield from _predict_arrays(product, Path(file.path), look)
+        else:
+            yield from _predict_pictures(product, list(group), look)
+
+
+def _is_array_file(file: StrayFile) -> bool:
+    return file.path.lower().endswith((".npy", ".npz"))
+
+
+def _predict_pictures(
+    product: TrainedProduct, files: Sequence[StrayFile], look: Look | None
+) -> Iterator[ImagePrediction]:
+    """The predictions of image files."""
+    facts = product.facts
+    if facts.side is None:
+        for file in files:
+            fault = (
+                f"this model takes rows of shape {list(facts.shape or ())}, in .npy or .npz files"
+            )
+            yield ImagePrediction(display_path(file.path), fault)
+        return
+    results = zip(files, decode_in_parallel(files, facts.side, "reading images"), strict=True)
     while batch := list(islice(results, BATCH)):
         good = [image for _, image in batch if isinstance(image, DecodedImage)]
         answers = iter(_answers(product, good))
@@ -101,11 +128,59 @@ def predict_images(
             yield answer
 
 
+def _predict_arrays(
+    product: TrainedProduct, path: Path, look: Look | None
+) -> Iterator[ImagePrediction]:
+    """The predictions of all examples of a .npy or .npz file, or one fault."""
+    name = display_path(path)
+    try:
+        inputs = _read_inputs(product.facts, path)
+    except ProtofedError as fault:
+        first = str(fault.args[0]).splitlines()[0]
+        yield ImagePrediction(name, printable_text(first.removeprefix(f"{path}: ")))
+        return
+    for start in range(0, len(inputs), BATCH):
+        batch = inputs[start : start + BATCH]
+        for row, answer in enumerate(_label_inputs(product, batch)):
+            labelled = answer._replace(file=f"{name} {start + row}")
+            if look:
+                look(labelled, batch[row])
+            yield labelled
+
+
+def _read_inputs(facts: ModelMetadata, path: Path) -> Tensor:
+    """The examples of a file as the model takes them; raises if they do not fit.
+
+    A .npz file must hold one array, or one that is called x.
+    """
+    if not path.is_file():
+        raise ProtofedError(f"{path}: no such file")
+    stored = read_array_file(path)
+    if len(stored.arrays) != 1 and "x" not in stored.arrays:
+        raise ProtofedError(f"{path}: it holds {stored.listing}; name the examples x")
+    x = stored.arrays["x"] if "x" in stored.arrays else next(iter(stored.arrays.values()))
+    if facts.shape is None:
+        pictures = torch.from_numpy(to_pictures(str(path), x))
+        grey = pictures[..., None] if pictures.ndim == 3 else pictures
+        return resize_images(grey, facts.side or 0).expand(-1, -1, -1, 3)
+    if x.dtype.kind not in "biuf" or x.shape[1:] != facts.shape or not x.ndim:
+        wanted = ", ".join(["N", *map(str, facts.shape)])
+        raise ProtofedError(
+            f"{path}: numbers [{wanted}] are needed, x is {x.dtype} {list(x.shape)}"
+        )
+    return torch.from_numpy(to_rows(str(path), x))
+
+
 def _answers(product: TrainedProduct, images: Sequence[DecodedImage]) -> list[ImagePrediction]:
     """The predictions for decoded images, without file names."""
     if not images:
         return []
-    found = product.answer(torch.from_numpy(np.stack([image.pixels for image in images])))
+    return _label_inputs(product, torch.from_numpy(np.stack([image.pixels for image in images])))
+
+
+def _label_inputs(product: TrainedProduct, inputs: Tensor) -> list[ImagePrediction]:
+    """The predictions for images [N, side, side, 3] or rows, without names."""
+    found = product.answer(inputs)
     classes = product.facts.classes
     if not found.chances.isfinite().all():
         raise ProtofedError(
@@ -114,7 +189,7 @@ def _answers(product: TrainedProduct, images: Sequence[DecodedImage]) -> list[Im
         )
     chances, order = found.chances.sort(dim=1, descending=True, stable=True)
     made = []
-    for row in range(len(images)):
+    for row in range(len(inputs)):
         first, *more = order[row, :2].tolist()
         second = classes[more[0]] if more else ""
         values = chances[row, :2].tolist()
@@ -149,6 +224,10 @@ class HeatMapWriter:
     """
 
     def __init__(self, product: TrainedProduct, folder: Path):
+        if product.facts.shape is not None:
+            raise ProtofedError(
+                "heat maps are for images, and this model takes rows", hint="leave <explain> out"
+            )
         if product.portable is None:
             raise ProtofedError(
                 "heat maps need the layers of the model, which this kind of file does not expose",

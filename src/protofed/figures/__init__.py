@@ -41,6 +41,30 @@ _MODULES = {
 }
 
 
+NEED_MODELS = ("feature_maps", "prototype_map", "gradcam")
+
+
+def check_drawable(kind: str, options: FigureOptions, run: Path) -> None:
+    """Raise if a run folder lacks what a kind of figure shows, or is damaged.
+
+    Scores need a finished run, models a checkpoint of each round, and a partition needs neither.
+    """
+    from protofed.analysis.finished_runs import read_record
+    from protofed.experiment.run_folder import check_is_run
+    from protofed.experiment.run_records import load_spec
+    from protofed.experiment.trained_run import find_checkpoint
+
+    module = _MODULES[require_known_name("kind of figure", kind, KINDS)]
+    check_is_run(run)
+    if module not in NEED_MODELS and kind != "partition":
+        read_record(run)
+        return
+    load_spec(run)
+    if module in NEED_MODELS:
+        for number in options.rounds or [None]:
+            find_checkpoint(run, number)
+
+
 def draw_figure(kind: str, runs: Sequence[Path], options: FigureOptions) -> Figure:
     """Draw a figure of one of the `KINDS` from some run folders.
 

@@ -16,7 +16,7 @@ from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment import run_records
 from protofed.experiment.run_records import load_spec
 from protofed.figures.style import BLACK, COUNTS, FigureOptions, new_figure, set_title, write_cells
-from protofed.spec.experiment_spec import Data, Experiment
+from protofed.spec.experiment_spec import Experiment, SiteData
 
 MOST_NUMBERS = 400  # cells up to which each shows its number
 MOST_NAMES = 40  # clients or classes up to which each is named
@@ -54,13 +54,15 @@ def draw_partition(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
 
 def _classes(experiment: Experiment, parts: Sequence[ClientPartRecord]) -> Sequence[str]:
-    """All classes; for images on other machines, those that a client holds."""
+    """All classes; where the run's data are not here, those that a client holds."""
+    held = {name for part in parts for name in part["held"]}
     try:
-        if isinstance(experiment.data, Data):
-            return benchmark_info(experiment.data.name).classes
+        if not isinstance(experiment.data, SiteData):
+            known = benchmark_info(experiment.data.name).classes
+            return known if held <= set(known) else sorted(held)  # a folder may hold other data now
     except ProtofedError:
         pass  # a folder that is gone
-    return sorted({name for part in parts for name in part["held"]})
+    return sorted(held)
 
 
 def _names(axes: Axes, parts: Sequence[ClientPartRecord], classes: Sequence[str]) -> None:

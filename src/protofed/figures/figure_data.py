@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -26,11 +27,12 @@ from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset, ClientId
 from protofed.core.training import torch_threads
 from protofed.errors import ProtofedError, require_known_name
+from protofed.experiment.result import ScoreRule, choose_rule
 from protofed.experiment.trained_run import TrainedRun, open_trained_run
 from protofed.federation.evaluation import DomainScores
 from protofed.figures.style import FigureOptions
 from protofed.ops import prototype_collection
-from protofed.spec.experiment_spec import Experiment, flatten_spec
+from protofed.spec.experiment_spec import Experiment
 
 Chosen: TypeAlias = Mapping[str, ArrayDataset]  # by domain; grey and colour images do not mix
 
@@ -266,12 +268,20 @@ def record_accuracy(record: RunRecord, scores: DomainScores, domain: str | None)
     return found
 
 
+def with_score_rule(options: FigureOptions, records: Sequence[RunRecord]) -> FigureOptions:
+    """The options with the scoring rule of the whole figure, which all its runs share.
+
+    A rule that was asked for is kept; see `choose_rule` for the default.
+    """
+    return replace(options, score=choose_rule((r.result for r in records), options.score))
+
+
 def record_scores(record: RunRecord, options: FigureOptions) -> DomainScores:
     """A run's scores by domain, by the rule of the options.
 
     The rule ``last_five`` is the mean of the last five evaluations, ``last`` the last one.
     """
-    return record.result.scores(options.score)
+    return record.result.scores(choose_rule([record.result], options.score))
 
 
 def accuracy_spread(records: Sequence[RunRecord], options: FigureOptions) -> SeedSpread:
@@ -298,7 +308,9 @@ def axis_label(options: FigureOptions) -> str:
     return f"accuracy on {options.domain} (%)" if options.domain else "mean accuracy (%)"
 
 
-def figure_heading(records: Sequence[RunRecord], rule: str = "", spread: str = "") -> str:
+def figure_heading(
+    records: Sequence[RunRecord], rule: ScoreRule | None = None, spread: str = ""
+) -> str:
     """The title of a figure: benchmark, scoring rule and number of seeds.
 
     `spread` says how the spread over seeds is drawn.
@@ -369,7 +381,7 @@ def field_value(record: RunRecord, path: str) -> object:
 
     Raises KeyError if the spec has no such field, as for another method's hyperparameter.
     """
-    return flatten_spec(record.experiment.to_dict())[path]
+    return record.experiment.flat_fields()[path]
 
 
 def group_by_value(
@@ -381,7 +393,7 @@ def group_by_value(
     """
     found: dict[str, list[RunRecord]] = {}
     for record in records:
-        fields = flatten_spec(record.experiment.to_dict())
+        fields = record.experiment.flat_fields()
         found.setdefault(json.dumps([fields.get(path) for path in paths]), []).append(record)
     return found
 

@@ -32,6 +32,7 @@ from protofed.figures.style import (
     figure_settings,
     new_figure,
 )
+from protofed.spec.experiment_spec import ArrayData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,6 +131,8 @@ def draw_gradcam(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """
     options.only("gradcam", "rounds", "domain", "images", "seed")
     opened = open_runs(runs, single_round("gradcam", options))
+    if isinstance(opened[0].experiment.data, ArrayData):
+        raise ProtofedError("gradcam: it shows images, and the data of these runs are rows")
     pictures = sample_test_images(
         choose_test_images("gradcam", opened[0], options.domain), options.images, options.seed
     )

@@ -31,6 +31,7 @@ from protofed.figures.figure_data import (
     figure_heading,
     record_accuracy,
     record_scores,
+    with_score_rule,
 )
 from protofed.figures.style import (
     BLACK,
@@ -42,7 +43,7 @@ from protofed.figures.style import (
     series_style,
     set_title,
 )
-from protofed.spec.experiment_spec import describe_method, parse_method
+from protofed.spec.method_lookup import describe_method, parse_method
 
 MARKS = 10  # on a line, at most
 
@@ -112,7 +113,9 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """
     options.only("domains", "score")
     series, notes = compared_series(runs)
-    first = record_scores(series[0].records[0], options)
+    records = [record for one in series for record in one.records]
+    options = with_score_rule(options, records)
+    first = record_scores(records[0], options)
     domains = [name for name, score in first.domains.items() if score is not None]
     if not domains:
         raise ProtofedError("domains: no domain of these runs has test images")
@@ -124,7 +127,6 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
         _radar(cast(PolarAxes, axes), domains, cells)
     else:
         _bars(axes, domains, cells)
-    records = [record for one in series for record in one.records]
     spread = "" if radar else " (bars: ± standard deviation)"
     set_title(
         axes,
@@ -204,6 +206,8 @@ def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
     options.only("ablation", "domain", "score")
     series, notes = compared_series(runs)
     rows = baseline_first(match_ablations(series))
+    records = [record for row in rows for record in row.records]
+    options = with_score_rule(options, records)
     spreads = [accuracy_spread(row.records, options) for row in rows]
     figure = new_figure(6.0, 1.3 + 0.36 * len(rows))
     axes = figure.add_subplot()
@@ -223,7 +227,6 @@ def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.2)
     axes.set_xlabel(f"{axis_label(options)}; dashed: {rows[0].label}")
-    records = [record for row in rows for record in row.records]
     set_title(axes, figure_heading(records, options.score, " (± standard deviation)"))
     add_footnotes(figure, notes)
     return figure

@@ -30,6 +30,7 @@ from protofed.figures.figure_data import (
     read_run_records,
     require_varied_fields,
     sorted_values,
+    with_score_rule,
 )
 from protofed.figures.style import (
     BLACK,
@@ -44,7 +45,6 @@ from protofed.figures.style import (
     set_title,
     write_cells,
 )
-from protofed.spec.experiment_spec import flatten_spec
 
 DECADES = 1.3  # powers of ten between smallest and largest from which on the axis is logarithmic
 MOST_TICKS = 12
@@ -60,6 +60,7 @@ def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """
     options.only("sensitivity", "domain", "score")
     records = read_run_records(runs)
+    options = with_score_rule(options, records)
     (path,) = require_varied_fields("sensitivity", 1, records, SENSITIVITY_HINT)
     notes = [*missing_seed_notes(group_by_setting(records)), *check_sweep_records(records, [path])]
     groups = [RunSeries(label, tuple(group)) for label, group in group_by_method(records).items()]
@@ -118,7 +119,7 @@ def _line(
 
 def _level(axes: Axes, series: RunSeries, path: str, place: int, options: FigureOptions) -> None:
     """A method that the field does not move: a black line across, dashed for the first."""
-    fields = flatten_spec(series.records[0].experiment.to_dict())
+    fields = series.records[0].experiment.flat_fields()
     words = f" ({short_field_name(path)}={format_value(fields[path])})" if path in fields else ""
     mean = accuracy_spread(series.records, options).mean
     line = LINES[1:][place % len(LINES[1:])]
@@ -162,6 +163,7 @@ def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """
     options.only("heatmap", "domain", "score")
     records = read_run_records(runs)
+    options = with_score_rule(options, records)
     methods = list(group_by_method(records))
     if len(methods) > 1:
         raise ProtofedError(f"heatmap: shows one method, here are {', '.join(methods)}")

@@ -66,7 +66,7 @@ class FigureOptions:
     rounds: tuple[int, ...] = ()
     domain: str | None = None
     by: Literal["class", "domain"] = "class"
-    score: ScoreRule = "last_five"
+    score: ScoreRule | None = None  # chosen by the number of evaluations
     images: int = 4
     seed: int = 0
 

@@ -11,7 +11,9 @@ from markupsafe import Markup
 from protofed.errors import ProtofedError
 from protofed.report.charts import number_text, svg_tag
 from protofed.report.load_runs import ReportRun
+from protofed.runtime.code_reference import OUR_CODE, CodeAccess
 from protofed.spec.experiment_spec import SiteData
+from protofed.spec.method_lookup import code_names
 
 LEVELS = 8  # of colour
 MOST_NAMED = 20  # classes with names along the edges
@@ -48,11 +50,12 @@ class ConfusionCache:
     """The confusion matrices of finished runs, each computed once however often a page is made.
 
     `say` gets a line of progress before each computation, which loads the run's model and images.
-    Runs whose images are at remote sites are not opened: their entry carries a fault instead.
+    Runs whose images are at remote sites are not opened: their entry carries a fault instead, as
+    does that of a run whose code `access` does not allow to load.
     """
 
-    def __init__(self, say: Callable[[str], None]):
-        self.say = say
+    def __init__(self, say: Callable[[str], None], access: CodeAccess = OUR_CODE):
+        self.say, self.access = say, access
         self.made: dict[tuple[Path, str], RunConfusion] = {}
 
     def of(self, runs: Sequence[ReportRun]) -> dict[Path, RunConfusion]:
@@ -63,7 +66,7 @@ class ConfusionCache:
             key = run.folder, run.experiment.digest
             if key not in self.made:
                 self.say(f"confusion matrices {number}/{len(local)}: {run.name}")
-                self.made[key] = run_confusion(run)
+                self.made[key] = run_confusion(run, self.access)
         elsewhere = RunConfusion((), (), "", "the images of this run are at its sites")
         return {
             run.folder: self.made.get((run.folder, run.experiment.digest), elsewhere)
@@ -71,22 +74,25 @@ class ConfusionCache:
         }
 
 
-def run_confusion(run: ReportRun) -> RunConfusion:
+def run_confusion(run: ReportRun, access: CodeAccess = OUR_CODE) -> RunConfusion:
     """Predict all test images with a run's last model and count the answers.
 
     Loads checkpoint and images. Where one of them is missing or has changed, the result carries the
     reason as its `fault` and no matrices. Nothing is raised: the rest of the page does without.
     """
     try:
-        return _answers(run)
+        return _answers(run, access)
     except (ProtofedError, OSError) as fault:
         return RunConfusion((), (), "", str(fault).splitlines()[0])
 
 
-def _answers(run: ReportRun) -> RunConfusion:
+def _answers(run: ReportRun, access: CodeAccess) -> RunConfusion:
     from protofed.experiment.trained_run import open_trained_run
     from protofed.federation.build import data_fingerprints
 
+    foreign = code_names(run.experiment.to_dict())
+    if foreign and access.allowed is not None:
+        raise ProtofedError(f"needs {foreign[0]}, whose code a report loads only if asked to")
     opened = open_trained_run(run.folder)
     if data_fingerprints(opened.federation.benchmark) != run.world.get("data"):
         raise ProtofedError("the images found here are not those that this run was scored on")

@@ -81,6 +81,7 @@ def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
     """
     distinct = list({folder.resolve(): folder for folder in folders}.values())
     experiments = [_experiment(folder) for folder in distinct]
+    _check_different(distinct, experiments)
     labels = label_experiments(experiments)
     found = [_read(*one) for one in zip(distinct, experiments, labels, strict=True)]
     begun = [run for run in found if run.world and run.parts]
@@ -88,6 +89,23 @@ def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
         check_comparable([run.record or _unfinished(run) for run in begun])
     _same_domains([run for run in found if run.evaluations])
     return found
+
+
+def _check_different(folders: Sequence[Path], experiments: Sequence[Experiment]) -> None:
+    """Two folders with one experiment would be one row with a seed twice."""
+    seen: dict[str, Path] = {}
+    for folder, experiment in zip(folders, experiments, strict=True):
+        twin = seen.setdefault(experiment.digest, folder)
+        if twin != folder:
+            raise ProtofedError(f"{twin} and {folder} hold the same run: give one of them")
+
+
+def check_readable(folder: Path) -> None:
+    """Raise if a run folder cannot be part of a page; `read_runs` checks what they have in common.
+
+    An unfinished run is fine.
+    """
+    _read(folder, _experiment(folder), "")
 
 
 def _experiment(folder: Path) -> Experiment:
@@ -109,7 +127,7 @@ def spec_texts(spec: Mapping[str, object]) -> dict[str, str]:
 
 def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:
     place = RunDir(folder)
-    parts, world = folder / "partition.json", folder / "env.json"
+    parts = folder / "partition.json"
     return ReportRun(
         folder=folder,
         label=label,
@@ -117,7 +135,7 @@ def _read(folder: Path, experiment: Experiment, label: str) -> ReportRun:
         evaluations=read_evaluations(place),
         rounds=place.lines(place.rounds),
         parts=run_records.read_record_file(run_records.HOLDINGS, parts) if parts.exists() else [],
-        world=run_records.read_record_file(run_records.WORLD, world) if world.exists() else {},
+        world=run_records.read_world(folder),
         record=read_record(folder, label) if place.done.exists() else None,
     )
 

@@ -52,21 +52,25 @@ def render_report(
     runs: Sequence[ReportRun],
     confusions: Mapping[Path, RunConfusion] | None = None,
     baseline: str | None = None,
-    rule: ScoreRule = "last_five",
+    rule: ScoreRule | None = None,
     watched: bool = False,
+    left_out: Sequence[str] = (),
 ) -> str:
     """The HTML page about some runs.
 
     `confusions` are the matrices by run folder; None leaves the section out. `baseline` is the
-    label of the row that others are compared with, the first by default. A `watched` page reloads
-    itself when the server has a new version. Equal runs give equal bytes.
+    label of the row that others are compared with, the first by default. `rule` is chosen by
+    `choose_rule` if None. A `watched` page reloads itself when the server has a new version.
+    `left_out` has a line on each folder that is not shown. Equal runs give equal bytes.
     """
     page = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(_file("template.html.j2"))
     script = _file("page.js")
+    content = _content(runs, confusions, _comparison(runs, baseline, rule))
+    content["notices"] += [(f"left out: {line}", "") for line in left_out]
     return page.render(
-        **_content(runs, confusions, _comparison(runs, baseline, rule)),
+        **content,
         style=Markup(_file("style.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -79,7 +83,7 @@ def _file(name: str) -> str:
 
 
 def _comparison(
-    runs: Sequence[ReportRun], baseline: str | None, rule: ScoreRule
+    runs: Sequence[ReportRun], baseline: str | None, rule: ScoreRule | None
 ) -> ComparisonTable | None:
     """The table of the finished runs, if there are any."""
     records = [run.record for run in runs if run.record]

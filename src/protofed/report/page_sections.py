@@ -19,12 +19,14 @@ from protofed.analysis.comparison_table import (
 )
 from protofed.analysis.comparison_table import format_spread as scored
 from protofed.analysis.statistics import PairedDifference
+from protofed.errors import join_words
 from protofed.experiment.model_card import repeat_command
 from protofed.experiment.result import mark_unseen
 from protofed.federation.remote_sites import counts_kept_back
 from protofed.report.charts import score_bar, stacked_bar
 from protofed.report.load_runs import ReportRun, spec_texts
 from protofed.runtime.atomic_io import format_bytes
+from protofed.runtime.code_reference import NO_CODE
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
 
@@ -38,14 +40,6 @@ def report_title(labels: Sequence[str], data: str) -> str:
     """
     named = join_words(labels) if len(labels) <= MOST_NAMED else f"{len(labels)} methods"
     return f"{named} on {data}"
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Join words as in a sentence: ``a``, ``a and b``, ``a, b and c``.
-
-    No words give an empty text.
-    """
-    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + list(words[-1:]))
 
 
 def _row_mean(row: MethodRow) -> float:
@@ -75,6 +69,8 @@ def report_headline(table: ComparisonTable) -> str:
     if len(order) == 1:
         return f"{best.label} reaches {reached}; {low}."
     level = [row.label for row in order if _row_mean(row) == _row_mean(best)]
+    if tuple(level) in table.identical:
+        return f"{join_words(level)} are identical in every score, with {reached}; {low}."
     if len(level) > 1:
         return f"{join_words(level)} are level with {reached}; {best.label} does worst on {domain}."
     other = order[1] if best.label == table.baseline else best
@@ -154,7 +150,8 @@ def _specs(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     images = spec["data"]  # of a folder, the recorded values: the folder may be gone
     data = images if isinstance(images["revision"], str) else {"name": images["name"]}
     given = {"data": data, "method": {"name": spec["method"]["name"]}}
-    return spec_texts(spec), spec_texts(parse_experiment(given).to_dict())
+    default = parse_experiment(given, access=NO_CODE)
+    return spec_texts(experiment.flat_fields()), spec_texts(default.flat_fields())
 
 
 def _without_null(table: Mapping[str, str]) -> dict[str, str]:
@@ -193,19 +190,20 @@ def full_specs(groups: Mapping[str, Sequence[ReportRun]]) -> list[tuple[str, str
 
 
 def provenance_table(runs: Sequence[ReportRun]) -> HtmlTable:
-    """The run folders with method, seed, digest and state."""
+    """The run folders with method, seed, digest, code fingerprint and state."""
     rows = [
         [
             TableCell(str(run.folder)),
             TableCell(run.label),
             TableCell(str(run.seed), run.seed),
             TableCell(run.experiment.digest[:12], title=run.experiment.digest),
+            TableCell(str(run.world.get("fingerprint", "-"))[:12]),
             TableCell("finished" if run.record else f"round {run.at} of {run.experiment.rounds}"),
         ]
         for run in runs
     ]
     return HtmlTable(
-        "runs", "Run folders", ["run folder", "method", "seed", "digest", "state"], rows
+        "runs", "Run folders", ["run folder", "method", "seed", "digest", "code", "state"], rows
     )
 
 
@@ -216,7 +214,8 @@ def environment_table(runs: Sequence[ReportRun]) -> HtmlTable:
     """
     found: dict[str, list[str]] = {}
     for run in runs:
-        for key, value in spec_texts(run.world).items():
+        world = {key: value for key, value in run.world.items() if key != "code"}  # many files
+        for key, value in spec_texts(world).items():
             values = found.setdefault(key.replace("data.", "images of ", 1), [])
             values.extend([value] * (value not in values))
     rows = [[TableCell(key), TableCell(", ".join(values))] for key, values in found.items()]
