@@ -20,7 +20,7 @@ ROOMS = (  # each may import those before it that it names
     ("core", ("errors", "runtime")),
     ("ops", ("errors", "core")),
     ("methods", ("core", "ops")),
-    ("nets", ("errors", "core")),
+    ("nets", ("errors", "runtime", "core")),
     ("data", ("errors", "runtime", "core")),
     ("engines", ("errors", "runtime", "core")),
     ("spec", ("errors", "runtime", "core", "methods", "nets", "data")),
@@ -30,7 +30,11 @@ ROOMS = (  # each may import those before it that it names
         "experiment",
         ("errors", "runtime", "core", "methods", "data", "engines", "spec", "federation"),
     ),
-    ("analysis", ("errors", "runtime", "spec", "federation", "experiment")),
+    ("tracking", ("errors", "runtime", "spec", "federation", "experiment")),
+    (
+        "analysis",
+        ("errors", "runtime", "core", "methods", "spec", "federation", "experiment", "tracking"),
+    ),
     (
         "paper_tables",
         (
@@ -52,16 +56,26 @@ ROOMS = (  # each may import those before it that it names
     ),
     (
         "deploy",
-        ("errors", "runtime", "core", "data", "engines", "spec", "federation", "experiment"),
+        (
+            *("errors", "runtime", "core", "nets", "data", "engines", "spec", "federation"),
+            "experiment",
+        ),
     ),
     (
         "cli",
         (
             *("", "errors", "runtime", "core", "methods", "data", "spec", "federation"),
-            *("experiment", "analysis", "paper_tables", "figures", "report", "export", "deploy"),
+            *("experiment", "tracking", "analysis", "paper_tables", "figures", "report"),
+            *("export", "deploy"),
         ),
     ),
-    ("", ("errors", "core", "methods", "testing", "spec", "experiment", "cli")),
+    (
+        "",
+        (
+            *("errors", "runtime", "core", "methods", "data", "testing", "spec", "experiment"),
+            *("analysis", "cli"),
+        ),
+    ),
 )
 MAY_IMPORT = {
     room: {room, *others} - ({"methods"} if room == "methods" else set()) for room, others in ROOMS
@@ -167,6 +181,7 @@ ORDINARY_WORDS = {"local", "moon"}  # method names that are English words or nam
 MAY_NAME_METHODS = {  # file: why
     "cli/compare.py": "examples in its help",
     "spec/experiment_spec.py": "the default method of a spec",
+    "spec/method_lookup.py": "the default method of a spec",
     "spec/spec_parser.py": "the default method of a spec",
 }
 
@@ -181,7 +196,15 @@ def test_no_module_outside_methods_names_a_method() -> None:
         assert not words & names, f"{relative(file)}: fix the contract, or choose by a property"
 
 
-STARTS_PROCESSES = {"join", "serve", "gate", "confine", "flower_server", "child_process"}
+STARTS_PROCESSES = {
+    "code_fingerprint",
+    "join",
+    "serve",
+    "gate",
+    "confine",
+    "flower_server",
+    "child_process",
+}
 
 
 def test_no_flag_is_named_outside_the_command_line() -> None:

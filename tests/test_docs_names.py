@@ -115,7 +115,8 @@ def missing_files(text: str) -> list[str]:
     bad = []
     for code in CODE.findall(FENCE.sub("", text)):
         for name in FILE.findall(code):
-            folders = (ROOT, SOURCE) if "/" in name and Path(name).stem not in EXAMPLES else ()
+            example = name.startswith("path/to/") or Path(name).stem in EXAMPLES
+            folders = () if example or "/" not in name else (ROOT, SOURCE)
             if folders and not any((folder / name).exists() for folder in folders):
                 bad.append(name)
     return bad

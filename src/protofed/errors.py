@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 _OPTION = re.compile(r"<([a-z][\w.]*)(?:=([^<>]*))?>")
@@ -91,6 +91,14 @@ def count_noun(count: int, word: str) -> str:
     The plural is the noun with an s, so give nouns that form it this way.
     """
     return f"{count} {word}{'s' * (count != 1)}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as in a sentence: ``a``, ``a and b``, ``a, b and c``.
+
+    No words give an empty text.
+    """
+    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + list(words[-1:]))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

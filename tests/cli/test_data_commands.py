@@ -14,7 +14,7 @@ from protofed.core.method import Method
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.diagnostics import GAP, SCALE
 from protofed.methods import METHODS
-from protofed.spec.experiment_spec import method_name
+from protofed.spec.method_lookup import method_name
 from tests.cli.conftest import Cli
 
 

@@ -47,7 +47,7 @@ def complaint(cli: Cli, *words: str | Path) -> str:
         ("data show digit", ["unknown benchmark 'digit'; did you mean 'digits'?", "\nknown: "]),
         ("data doctor photoz", ["unknown benchmark 'photoz'", "a folder of images: there is none"]),
         ("export runs/nope", ["error: runs/nope: no such folder; `protofed run` begins a run\n"]),
-        ("methods show fedav", ["unknown method 'fedav'; did you mean 'fedavg'?", "\nknown: "]),
+        ("methods show fedav", ["unknown name 'fedav'; did you mean 'fedavg'?", "(known: "]),
         ("methods --json show fedavg", ["write --json after show"]),
         ("data show digits-mini --picture no/a.png", ["cannot write no/a.png: No such file"]),
     ],
@@ -58,7 +58,7 @@ def test_a_fault_is_told_with_what_is_allowed(cli: Cli, words: str, told: list[s
         assert part in err
 
 
-@pytest.mark.parametrize(("words", "meant"), [("rn", "run"), ("methods shw", "show")])
+@pytest.mark.parametrize(("words", "meant"), [("resme", "resume"), ("methods shw", "show")])
 def test_a_mistyped_command_is_answered_once_with_the_nearest(
     cli: Cli, words: str, meant: str
 ) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.cli.output import RunWatcher, print_result, print_table
+from protofed.cli.output import print_result, print_table
 from protofed.core.site import ArrayDataset
 from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
 from protofed.errors import ProtofedError
 from protofed.experiment.result import RunResult
-from protofed.experiment.runner import RunProgress
+from protofed.experiment.round_report import RoundReport
+from protofed.experiment.run_followers import RunWatcher
 from protofed.federation.evaluation import DomainScores, score_rules
 from protofed.federation.notices import Notice
 from tests.cli.conftest import Cli
@@ -52,7 +53,7 @@ def test_progress_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     from protofed.spec.experiment_spec import Experiment
 
     with RunWatcher(Experiment(), Path(HOSTILE)) as watch:
-        watch(RunProgress(1, 2, 50.0, 1.0, (HOSTILE,)))
+        watch(RoundReport(1, 2, 50.0, 1.0, (HOSTILE,)))
     err = capsys.readouterr().err
     assert harmless(err)
     assert f"note: {SHOWN}" in err

@@ -129,12 +129,12 @@ def _is_of(folder: Path, method: str, left: str) -> bool:
 def test_workers_limit_how_many_runs_are_at_work(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def run_all(grid: list[GridCell], workers: int, watch: object) -> dict[Path, str]:
+    def run_all(grid: list[GridCell], workers: int, watch: object, *_: object) -> dict[Path, str]:
         asked.append(workers)
         return {cell.folder: "not run" for cell in grid}
 
     monkeypatch.setattr("protofed.analysis.parallel_runs.run_all", run_all)
-    monkeypatch.setattr("protofed.runtime.resources.usable_cores", lambda: 7)
+    monkeypatch.setattr("protofed.analysis.parallel_runs.usable_cores", lambda: 7)
     for words in ([], ["--workers", "2"], ["--workers", "0"], ["--workers", "many"]):
         assert cli("run", *FLAGS, "--leave-out", "each", *words).code == 2
     assert asked == [7, 2, 0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from protofed.analysis.finished_runs import read_record
-from protofed.cli.output import RunWatcher
+from protofed.experiment.run_followers import RunWatcher
 from protofed.experiment.run_records import load_spec
 from protofed.spec.spec_parser import parse_experiment, read_spec
 from tests.cli.conftest import Cli

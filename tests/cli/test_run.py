@@ -142,7 +142,7 @@ def test_a_stopped_repetition_does_not_advise_to_start_over_again(
     def press_ctrl_c(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protofed.cli.output.RunWatcher.__call__", press_ctrl_c)
+    monkeypatch.setattr("protofed.experiment.run_followers.RunWatcher.__call__", press_ctrl_c)
     ended = cli("run", "--spec", tiny, "--out", "a", "--again")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]
@@ -244,7 +244,7 @@ def test_a_flag_beats_set_beats_file_beats_default(cli: Cli, tiny: Path) -> None
     # rounds: 2 in the file, 5 by --set, 1 by flag; seed: 0 by default, 5 by --set
     assert (spec["rounds"], spec["seed"], spec["net"]) == (1, 5, "moon-mlp")
     assert spec["evaluate_every"] == 1
-    digest = spec.pop("digest")
+    digest, _ = spec.pop("digest"), spec.pop("method_label")
     assert parse_experiment(spec).digest == digest  # complete: it stands for the same run
     assert isinstance(parse_experiment(spec).partition, SharesPartition)
 

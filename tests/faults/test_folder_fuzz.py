@@ -55,6 +55,9 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["predict", "RUN", "image.png", "--client", "0"],
         ["card", "RUN"],
         ["track", "RUN"],
+        ["runs", "RUN"],
+        ["runs", ".", "--format", "csv"],
+        ["runs", "prune", "RUN", "--all", "--yes"],
         ["compare", "fedproto", "--spec", "done.json", "--runs", ".", "--workers", "1"],
     ],
     "half": [
@@ -64,8 +67,10 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["plot", "partition", "RUN"],
         ["predict", "RUN", "image.png"],
         ["card", "RUN"],
+        ["runs", "RUN", "--where", "method=scaffold"],
     ],
     "across": [
+        ["runs", "."],
         ["resume", "RUN"],
         ["predict", "RUN", "image.png"],
         ["export", "RUN", "--to", "safetensors", "-o", "b.safetensors"],

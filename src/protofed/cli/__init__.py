@@ -8,7 +8,7 @@ from collections.abc import Callable
 import typer
 
 from protofed import __version__
-from protofed.cli.compare import ablate_command, compare_command, sweep_command, track_command
+from protofed.cli.compare import ablate_command, compare_command, track_command
 from protofed.cli.data import data_app
 from protofed.cli.export import card_command, export_command, predict_command
 from protofed.cli.federation import join_command, keys_command, serve_command, submit_command
@@ -18,6 +18,8 @@ from protofed.cli.output import guard_streams, show_count_progress
 from protofed.cli.report import plot_command, report_command
 from protofed.cli.reproduce import reproduce_command
 from protofed.cli.run import resume_command, run_command
+from protofed.cli.runs import runs_app
+from protofed.cli.sweep import sweep_command
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.console import telling
 from protofed.runtime.resources import explain_oom
@@ -52,6 +54,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for name, command in COMMANDS.items():
     app.command(name, cls=PlainCommand)(command)
 app.command("keys", cls=SeveralValues)(keys_command)
+app.add_typer(runs_app, name="runs")
 app.add_typer(methods_app, name="methods")
 app.add_typer(data_app, name="data")
 

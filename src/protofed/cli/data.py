@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from protofed.data.http_download import RemoteFile, Watch
 
 data_app = typer.Typer(
-    help="List the benchmarks; show, check or download one; show or check a folder of images.",
+    help="List the benchmarks; show, check or download one; show or check a folder of your data.",
     rich_markup_mode=None,
     suggest_commands=False,
     no_args_is_help=True,
@@ -74,7 +74,7 @@ def list_data(form: FormatOption = "terminal", as_json: JsonOption = False) -> N
 
 @data_app.command("show", cls=PlainCommand)
 def show_data(
-    name: Annotated[str, typer.Argument(help="Benchmark, or folder of images.")],
+    name: Annotated[str, typer.Argument(help="Benchmark, or folder of images or arrays.")],
     picture: Annotated[
         Path | None, typer.Option(help="Write a PNG with an image of each class and domain.")
     ] = None,
@@ -82,7 +82,7 @@ def show_data(
 ) -> None:
     """Count a benchmark's images by domain and list what to know about them.
 
-    A folder of images works too: name its path.
+    A folder of images or arrays works too: name its path.
     """
     from protofed.cli.output import echo_line, print_table
     from protofed.data.benchmarks import benchmark_info
@@ -254,7 +254,7 @@ MOST_DETAILS = 20  # of one finding; bad files are all named
 
 
 def doctor_command(
-    path: Annotated[str, typer.Argument(help="Folder of images, or a benchmark.")],
+    path: Annotated[str, typer.Argument(help="Folder of images or arrays, or a benchmark.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write a spec to start from, as TOML.")
     ] = None,
@@ -309,7 +309,7 @@ def _print(found: Diagnosis, as_json: bool) -> None:
 def _print_counts(found: Diagnosis) -> None:
     from protofed.cli.output import print_table
 
-    typer.echo(f"{found.name}: images to train + to test")
+    typer.echo(f"{found.name}: {found.examples} to train + to test")
     if found.counts:
         domains = list(found.counts)
         classes = list(found.counts[domains[0]])
@@ -320,8 +320,10 @@ def _print_counts(found: Diagnosis) -> None:
         ]
         print_table(["class", *domains], [*rows, ["all", *totals]], line_before=len(rows))
     if found.shift:
-        typer.echo("\naccuracy in % of a linear probe on edges and colours, each learnt from")
-        typer.echo(f"{found.shift.images} images of one domain (rows) and tested on all (columns)")
+        sees = "edges and colours" if found.examples == "images" else "the numbers"
+        typer.echo(f"\naccuracy in % of a linear probe on {sees}, each learnt from")
+        many = f"{found.shift.images} {found.examples}"
+        typer.echo(f"{many} of one domain (rows) and tested on all (columns)")
         domains = list(found.shift.accuracy)
         rows = [
             [learnt, *(f"{row[tested]:.1f}" for tested in domains)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from protofed.cli.options import FormatOption, JsonOption, chosen_format
+from protofed.cli.options import AllowCodeOption, FormatOption, JsonOption, chosen_format
 from protofed.errors import count_noun
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def export_command(
 ) -> None:
     """Write a run's newest model as one file and check that it predicts as the run does.
 
-    The file takes uint8 pixels and holds classes, normalisation, scores and the run's digest.
-    Before it gets its name, it is read back and compared with the run on test images, or on noise
-    if the images are at the sites of a federation.
+    The file takes uint8 pixels (or rows of floats, for data that are no images) and holds classes,
+    normalisation, scores and the run's digest. Before it gets its name, it is read back and
+    compared with the run on test images, or on noise if these are at the sites of a federation.
     """
     from protofed.cli.output import echo_line
     from protofed.errors import ProtofedError
@@ -62,8 +62,10 @@ def export_command(
     found = write_export(taken, kind, place)
     facts = taken.product.facts
     echo_line(f"wrote {place} ({place.stat().st_size / 1e6:.2f} MB): {facts.name}")
-    shape = f"[N, {facts.side}, {facts.side}, 3]"
-    echo_line(f"takes images: uint8 {shape}, red, green, blue; gives {len(facts.classes)} classes")
+    shape = ", ".join(["N", *map(str, facts.blank(1).shape[1:])])
+    numbers, more = ("float32", "") if facts.shape else ("uint8", ", red, green, blue")
+    takes = f"{facts.input_name}: {numbers} [{shape}]{more}"
+    echo_line(f"takes {takes}; gives {len(facts.classes)} classes")
     echo_line(
         f"read back and compared with the run on {found.images} {taken.kind}: largest "
         f"difference {found.probabilities:.1e} in probability, {found.scores:.1e} in score"
@@ -78,17 +80,20 @@ def predict_command(
     model: Annotated[
         Path, typer.Argument(help="Run folder, or a file that `protofed export` wrote.")
     ],
-    images: Annotated[list[Path], typer.Argument(help="Images, or folders that contain images.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Images, .npy or .npz arrays, or folders of these.")
+    ],
     client: Annotated[
         int | None, typer.Option(min=0, help="Client whose model to use, if each has its own.")
     ] = None,
     explain: Annotated[
         Path | None, typer.Option(help="Write a heat map for each image into this folder.")
     ] = None,
+    allow_code: AllowCodeOption = False,
     form: FormatOption = "terminal",
     as_json: JsonOption = False,
 ) -> None:
-    """Label new images with a trained model.
+    """Label new images, or the rows of arrays, with a trained model.
 
     Files that cannot be read are listed with the reason, the others are labelled, and the exit code
     is 1. Folder names are not taken for labels: nothing is scored here.
@@ -99,7 +104,7 @@ def predict_command(
 
     form = chosen_format(form, as_json)
     with explain_oom("predict", FROM_A_RUN if model.is_dir() else FROM_A_FILE):
-        product = _product(model, client)
+        product = _product(model, client, allow_code)
         look = HeatMapWriter(product, explain) if explain else None
         answers = list(predict_images(product, find_images(images), look))
     print_document(_predictions_document(product, answers), form)
@@ -109,17 +114,18 @@ def predict_command(
         raise typer.Exit(1)
 
 
-def _product(model: Path, client: int | None) -> TrainedProduct:
+def _product(model: Path, client: int | None, allow_code: bool) -> TrainedProduct:
     """The model of a run folder or of a file."""
     from protofed.errors import ProtofedError
     from protofed.export.inference_module import load_trained_model
     from protofed.export.model_files import read_export
+    from protofed.runtime.code_reference import ANY_CODE, OUR_CODE
 
     if model.is_dir():
         return load_trained_model(model, client).product
     if client is not None:
         raise ProtofedError("a file holds one model: leave --client out")
-    return read_export(model)
+    return read_export(model, ANY_CODE if allow_code else OUR_CODE)
 
 
 def _cells(answer: ImagePrediction) -> list[str]:

@@ -12,12 +12,12 @@ from protofed.cli.options import FormatOption, JsonOption, chosen_format, option
 from protofed.errors import ProtofedError, printable_text, render_options
 
 if TYPE_CHECKING:
-    from protofed.cli.output import RunWatcher
     from protofed.deploy.coordinator import SubmittedJob
     from protofed.deploy.keys import MadeKeys
     from protofed.deploy.preflight import JoiningSite
+    from protofed.experiment.round_report import RoundReport
     from protofed.experiment.run_folder import RunDir
-    from protofed.experiment.runner import RunProgress
+    from protofed.experiment.run_followers import RunWatcher
     from protofed.spec.experiment_spec import Experiment
 
 
@@ -237,14 +237,14 @@ class JobFollower:
 
     def begins(self, experiment: Experiment, folder: Path, finished: int) -> None:
         """What the run is, where it goes, and how many rounds are behind it."""
-        from protofed.cli.output import RunWatcher
+        from protofed.experiment.run_followers import RunWatcher
 
         self.watcher = RunWatcher(experiment, folder, finished).__enter__()
 
-    def watch(self, progress: RunProgress) -> None:
+    def watch(self, report: RoundReport) -> None:
         """How far the run is."""
         if self.watcher:
-            self.watcher(progress)
+            self.watcher(report)
 
     def end(self) -> None:
         """Leave the terminal as it was."""

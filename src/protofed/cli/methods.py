@@ -78,15 +78,16 @@ def show_method(
     Set a hyperparameter of a run with --set method.FIELD=VALUE.
     """
     from protofed.cli.output import print_table
-    from protofed.errors import require_known_name
-    from protofed.methods import METHODS
+    from protofed.core.method import FIELDS
+    from protofed.spec.method_lookup import find_method_class
 
-    method = METHODS[require_known_name("method", name, METHODS)]
+    method = find_method_class(name)
     about = method_record(name, method)
     if as_json:
         typer.echo(json.dumps(about, indent=2))
         return
-    typer.echo(f"{about['label']}: {inspect.getdoc(method)}\n")
+    text = (inspect.getdoc(method) or "").partition(f"\n\n{FIELDS}")[0]  # they are in the table
+    typer.echo(f"{about['label']}: {text}\n")
     typer.echo(f"{about['title']}. {about['venue']} {about['year'] or ''} {about['link']}".rstrip())
     if about["caveat"]:
         typer.echo(f"* {about['caveat']}")
@@ -113,7 +114,7 @@ def method_record(name: str, method: type[AnyMethod]) -> dict[str, Any]:
 
 def _describe_field(name: str, info: FieldInfo) -> dict[str, Any]:
     from protofed.core.method import Method
-    from protofed.spec.experiment_spec import method_name
+    from protofed.spec.method_lookup import method_name
 
     default = method_name(info.default) if isinstance(info.default, Method) else info.default
     return {"name": name, "default": default, "meaning": info.description or ""}

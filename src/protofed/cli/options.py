@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
@@ -10,10 +13,13 @@ import click
 import typer
 from typer.core import TyperArgument, TyperCommand
 
+from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.text_tables import TableFormat
 
 if TYPE_CHECKING:
+    from protofed.analysis.run_process import RunOptions
     from protofed.experiment.runner import Workers
+    from protofed.experiment.stale_code import StaleRule
 
 HELP = {"help_option_names": ["-h", "--help"]}  # of every command
 
@@ -80,9 +86,11 @@ WorkersOption = Annotated[
     ),
 ]
 ScoreOption = Annotated[
-    Literal["last_five", "last"],  # ScoreRule, whose module would load torch
+    Literal["last_five", "last"] | None,  # ScoreRule, whose module would load torch
     typer.Option(
-        "--score", help="last_five: mean of the last five evaluations; last: the last round."
+        "--score",
+        help="last_five: mean of the last five evaluations, the default from ten evaluations on; "
+        "last: the last round.",
     ),
 ]
 LeaveOutOption = Annotated[
@@ -96,7 +104,40 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="section.field=value, e.g. training.epochs=1; repeatable."),
 ]
+StaleOption = Annotated[
+    Literal["refuse", "repeat", "accept"],  # StaleRule, whose module would load torch
+    typer.Option(
+        "--stale",
+        help="A run made by other code: refuse it, repeat it, or accept its numbers if finished.",
+    ),
+]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Log every round to tensorboard, wandb or mlflow; repeatable."),
+]
+TrackToOption = Annotated[
+    Path | None,
+    typer.Option("--track-to", help="Folder for these logs; default: see docs/tracking.md."),
+]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        help="Only runs with field=value, e.g. training.epochs=5; also != < <= > >=; repeatable.",
+    ),
+]
+AllowCodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code", help="Load the code of methods and nets that a file or run folder names."
+    ),
+]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
+
+
+def tell_line(line: str) -> None:
+    """Print one line on stderr; control characters in it are escaped."""
+    typer.echo(printable_text(line), err=True)
 
 
 def chosen_format(form: TableFormat, as_json: bool) -> TableFormat:
@@ -107,6 +148,50 @@ def chosen_format(form: TableFormat, as_json: bool) -> TableFormat:
     if as_json and form not in ("terminal", "json"):
         raise typer.BadParameter(f"--json means --format json: leave it out, or --format {form}")
     return "json" if as_json else form
+
+
+def run_options(stale: StaleRule, track: list[str] | None, to: Path | None) -> RunOptions:
+    """How runs are made, from ``--stale``, ``--track`` and ``--track-to``.
+
+    A tracker that is not installed is an error at once; a folder without a tracker is refused.
+    """
+    from protofed.analysis.run_process import RunOptions
+    from protofed.tracking import TrackerChoice
+
+    if to and not track:
+        raise typer.BadParameter("--track-to needs --track: name what is to write there")
+    choice = TrackerChoice(tuple(track or ()), to)
+    choice.create()
+    return RunOptions(stale, choice)
+
+
+@contextmanager
+def stopped_by_user(say: Callable[[str], None]) -> Iterator[None]:
+    """Turn Ctrl-C in this block into a line on how to go on, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped; the same command resumes")
+        raise typer.Exit(130) from None
+
+
+def confirm_or_stop(question: str, yes: bool, refusal: ProtofedError) -> None:
+    """Ask on the terminal, unless `yes` was given; a no ends with exit code 1.
+
+    Without a terminal there is nobody to ask: then `refusal` is raised.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise refusal
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+def tell_left_out(lines: Iterable[str]) -> None:
+    """Say on stderr which folders are not shown, and why."""
+    for line in lines:
+        tell_line(f"note: left out: {line}")
 
 
 def parse_workers(words: str) -> Workers:

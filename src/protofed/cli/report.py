@@ -9,17 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from protofed.cli.options import ScoreOption, parse_rounds
+from protofed.cli.options import (
+    AllowCodeOption,
+    ScoreOption,
+    WhereOption,
+    parse_rounds,
+    tell_left_out,
+    tell_line,
+)
 
 if TYPE_CHECKING:
     from protofed.experiment.result import ScoreRule
+    from protofed.report.confusion import ConfusionCache
 
 
 def plot_command(
     kind: Annotated[
         str | None, typer.Argument(help="Kind of figure; leave it out to list them.")
     ] = None,
-    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders that hold them.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Writes FILE.svg and FILE.png; default: the kind."),
@@ -31,15 +41,19 @@ def plot_command(
     by: Annotated[
         Literal["class", "domain"], typer.Option(help="What the colours of points mean.")
     ] = "class",
-    score: ScoreOption = "last_five",
+    score: ScoreOption = None,
     images: Annotated[int, typer.Option(min=1, help="Number of example images of gradcam.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling and t-SNE.")] = 0,
+    where: WhereOption = None,
 ) -> None:
     """Draw a figure from run folders; without a kind, list the kinds.
 
-    Writes an SVG and a PNG. Each kind uses some of the options and refuses the others.
+    Writes an SVG and a PNG. Each kind uses some of the options and refuses the others. Runs that
+    cannot be drawn are left out with a note.
     """
-    from protofed.figures import KINDS, draw_figure
+    from protofed.analysis.run_index import choose_runs
+    from protofed.errors import require_known_name
+    from protofed.figures import KINDS, check_drawable, draw_figure
     from protofed.figures.style import FigureOptions, save_figure
 
     if kind is None:
@@ -47,8 +61,11 @@ def plot_command(
         for name, summary in KINDS.items():
             typer.echo(f"{name:<{width}}  {summary}")
         return
+    require_known_name("kind of figure", kind, KINDS)
     options = FigureOptions(parse_rounds("--rounds", rounds), domain, by, score, images, seed)
-    figure = draw_figure(kind, runs or [], options)
+    chosen = choose_runs(runs or [], where or [], partial(check_drawable, kind, options))
+    tell_left_out(chosen.left_out)
+    figure = draw_figure(kind, chosen.folders, options)
     for file in save_figure(figure, out or Path(kind)):
         typer.echo(f"wrote {file}")
 
@@ -57,14 +74,16 @@ DEFAULT = Path("report.html")
 
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, for example runs/*.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders that hold them, as runs.")
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write; default: report.html.")
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Row that the others are compared with; default: the first.")
     ] = None,
-    score: ScoreOption = "last_five",
+    score: ScoreOption = None,
     confusion: Annotated[
         bool,
         typer.Option("--confusion/--no-confusion", help="Confusion matrices; they need the data."),
@@ -75,41 +94,53 @@ def report_command(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="For --watch; if taken, the next free one.")
     ] = 8000,
+    where: WhereOption = None,
+    allow_code: AllowCodeOption = False,
 ) -> None:
     """Write one self-contained HTML page about run folders, for example runs/*.
 
     It holds the table, curves, domains, confusion matrices, bytes, seconds, the spec and how to
-    repeat it. Unfinished runs are shown as far as they are.
+    repeat it. Unfinished runs are shown as far as they are; damaged ones are left out with a note.
     """
     if watch and out:
         raise typer.BadParameter("--watch shows the page and writes no file: leave -o out")
-    make = _maker(runs, baseline, score, confusion, watch)
+    from protofed.report.confusion import ConfusionCache
+    from protofed.runtime.code_reference import ANY_CODE, OUR_CODE
+
+    access = ANY_CODE if allow_code else OUR_CODE
+    cache = ConfusionCache(tell_line, access) if confusion else None
+    make = _maker(runs, where or [], baseline, score, watch, cache)
     if not watch:
         return _write(out or DEFAULT, make)
+    from protofed.analysis.run_index import find_runs
     from protofed.report.load_runs import files_stamp
     from protofed.report.page import watch_report as serve
 
-    return serve(make, partial(files_stamp, runs), port, _say)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
+    return serve(make, lambda: files_stamp(find_runs(runs)), port, tell_line)
 
 
 def _maker(
-    folders: list[Path], baseline: str | None, score: ScoreRule, confusion: bool, watched: bool
+    folders: list[Path],
+    where: list[str],
+    baseline: str | None,
+    score: ScoreRule | None,
+    watched: bool,
+    confusions: ConfusionCache | None,
 ) -> Callable[[], str]:
-    """What makes the page from the folders as they are at that moment."""
-    from protofed.report.confusion import ConfusionCache
-    from protofed.report.load_runs import read_runs
+    """What makes the page from the folders as they are at that moment; a note is told once."""
+    from protofed.analysis.run_index import choose_runs
+    from protofed.report.load_runs import check_readable, read_runs
     from protofed.report.page import render_report
 
-    confusions = ConfusionCache(_say) if confusion else None
+    told: set[str] = set()
 
     def make() -> str:
-        runs = read_runs(folders)
+        chosen = choose_runs(folders, where, check_readable)
+        tell_left_out(line for line in chosen.left_out if line not in told)
+        told.update(chosen.left_out)
+        runs = read_runs(chosen.folders)
         matrices = None if confusions is None else confusions.of(runs)
-        return render_report(runs, matrices, baseline, score, watched)
+        return render_report(runs, matrices, baseline, score, watched, chosen.left_out)
 
     return make
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,24 +15,33 @@ from protofed.cli.options import (
     JsonOption,
     LeaveOutOption,
     SetOption,
+    StaleOption,
+    TrackOption,
+    TrackToOption,
     WorkersOption,
     chosen_format,
     parse_rounds,
     parse_workers,
+    run_options,
 )
 
 if TYPE_CHECKING:
+    from protofed.analysis.run_process import RunOptions
     from protofed.experiment.result import RunResult
+    from protofed.experiment.run_folder import RunDir
+    from protofed.experiment.run_followers import RunWatcher
     from protofed.experiment.runner import Workers
     from protofed.runtime.text_tables import TableFormat
     from protofed.spec.experiment_spec import Experiment
 
 
 def run_command(
-    method: Annotated[str | None, typer.Option(help="Method, see `protofed methods`.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method, see `protofed methods`; or path/to/mine.py:Mine.")
+    ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Benchmark, see `protofed data list`; or a folder of your images."),
+        typer.Option(help="Benchmark, see `protofed data list`; or a folder of your data."),
     ] = None,
     net: Annotated[
         str | None,
@@ -55,6 +65,9 @@ def run_command(
         str, typer.Option(help="Rounds whose models are kept for figures, e.g. 1,10,40.")
     ] = "",
     workers: WorkersOption = "auto",
+    stale: StaleOption = "refuse",
+    track: TrackOption = None,
+    track_to: TrackToOption = None,
     form: FormatOption = "terminal",
     as_json: JsonOption = False,
 ) -> None:
@@ -77,14 +90,15 @@ def run_command(
     if leave_out == "each":
         if out or again or keep:
             raise typer.BadParameter("--leave-out each: no --out, --again or --keep")
-        _each(spec, assignments or [], given, parse_workers(workers), form)
+        options = run_options(stale, track, track_to)
+        _each(spec, assignments or [], given, parse_workers(workers), form, options)
         return
     experiment = _experiment_from_flags(spec, assignments or [], given)
     from protofed.experiment.runner import default_folder
 
-    place = out or default_folder(experiment)
-    kept = set(parse_rounds("--keep", keep))
-    show_result(run_with_progress(experiment, place, again, kept, parse_workers(workers)), form)
+    place, options = out or default_folder(experiment), run_options(stale, track, track_to)
+    kept, count = set(parse_rounds("--keep", keep)), parse_workers(workers)
+    show_result(run_with_progress(experiment, place, again, kept, count, options), form)
 
 
 def show_result(result: RunResult, form: TableFormat) -> None:
@@ -100,6 +114,7 @@ def _each(
     flags: Mapping[str, object],
     workers: Workers,
     form: TableFormat,
+    options: RunOptions,
 ) -> None:
     """One run per domain that is left out."""
     from protofed.analysis.sweep import GridVariant
@@ -107,7 +122,8 @@ def _each(
     raw, _ = raw_spec(spec, assignments, flags)
     label = _experiment_from_flags(spec, assignments, flags).method.info.label
     seed = raw.pop("seed", 0)
-    run_leave_out_each([GridVariant(label, raw)], [seed], "last_five", workers, form, Path("runs"))
+    variants, runs = [GridVariant(label, raw)], Path("runs")
+    run_leave_out_each(variants, [seed], None, workers, form, runs, options)
 
 
 def _experiment_from_flags(
@@ -153,35 +169,51 @@ def raw_spec(
 
 
 def run_with_progress(
-    experiment: Experiment, folder: Path, again: bool, keep: set[int], workers: Workers
+    experiment: Experiment,
+    folder: Path,
+    again: bool,
+    keep: set[int],
+    workers: Workers,
+    options: RunOptions,
 ) -> RunResult:
     """Run with progress on stderr, or read a finished run.
 
     Ctrl-C ends with exit code 130 and a line on how to resume.
     """
-    from protofed.cli.output import RunWatcher
     from protofed.experiment.run_folder import RunDir
+    from protofed.experiment.run_followers import RunWatcher, TrackerGuard
     from protofed.experiment.runner import run
+    from protofed.experiment.stale_code import must_repeat
 
     place = RunDir(folder)
     place.check(experiment)
-    if place.done.exists() and not again:
-        result = run(experiment, folder)
+    repeat = again or bool(must_repeat(place, experiment, options.stale))
+    if place.done.exists() and not repeat:
+        result = run(experiment, folder, stale=options.stale)
         typer.echo(f"already finished, read from {folder} (--again repeats it)", err=True)
         return result
-    begun = None if again else place.newest()
+    begun = None if repeat else place.newest()
     with RunWatcher(experiment, folder, begun.round if begun else 0) as watch:
+        note = partial(_note, watch)
+        trackers = [TrackerGuard(tracker, note) for tracker in options.track.create()]
+        plain = partial(run, progress=False, stale=options.stale)
         try:
-            return run(experiment, folder, watch, again, keep, workers)
+            return plain(experiment, folder, watch, again, keep, workers, trackers)
         except KeyboardInterrupt:
             same = "the same command without --again" if again else "the same command"
             watch.say(f"stopped; {same} resumes from {folder}")
             raise typer.Exit(130) from None
 
 
+def _note(watch: RunWatcher, text: str) -> None:
+    watch.say(f"note: {text}")
+
+
 def resume_command(
     run: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)],
     workers: WorkersOption = "auto",
+    track: TrackOption = None,
+    track_to: TrackToOption = None,
     form: FormatOption = "terminal",
     as_json: JsonOption = False,
 ) -> None:
@@ -198,11 +230,25 @@ def resume_command(
     place = RunDir(run)
     if place.done.exists():
         result = read_result(place)
+        _note_changed_code(place)
     else:
-        result = run_with_progress(
-            _experiment_of_run(run), run, False, set(), parse_workers(workers)
-        )
+        how, count = run_options("refuse", track, track_to), parse_workers(workers)
+        result = run_with_progress(_experiment_of_run(run), run, False, set(), count, how)
     show_result(result, form)
+
+
+def _note_changed_code(folder: RunDir) -> None:
+    """Say on stderr if a finished run of a method of ours was made by other code than today's."""
+    from protofed.experiment.run_records import load_spec
+    from protofed.experiment.stale_code import code_changes, describe_files
+    from protofed.spec.method_lookup import UnloadedMethod, code_names
+
+    experiment = load_spec(folder.path)
+    if isinstance(experiment.method, UnloadedMethod) or code_names(experiment.to_dict()):
+        typer.echo("note: read from the record; its code is compared by `run`", err=True)
+        return  # nothing is loaded for a note
+    if changed := code_changes(folder, experiment):
+        typer.echo(f"note: made by other code; changed since: {describe_files(changed)}", err=True)
 
 
 def _experiment_of_run(folder: Path) -> Experiment:
@@ -211,9 +257,10 @@ def _experiment_of_run(folder: Path) -> Experiment:
 
     from protofed.errors import ProtofedError
     from protofed.experiment.run_records import load_spec
+    from protofed.runtime.code_reference import ANY_CODE
     from protofed.spec.experiment_spec import SiteData
 
-    experiment = load_spec(folder)
+    experiment = load_spec(folder, ANY_CODE)
     if isinstance(experiment.data, SiteData):
         spec, out = shlex.quote(str(folder / "spec.json")), shlex.quote(str(folder))
         raise ProtofedError(
