@@ -68,7 +68,10 @@ def growth(folder: Path, quick: bool) -> dict[str, Any]:
 
 
 def one_growth(first: int, work: Work, own: Path) -> tuple[int, int]:
-    """Kilobytes after the first rounds, and the most after that."""
+    """The most kilobytes within the first rounds, and the most after them.
+
+    Both are peaks: a peak compared with a single moment would show growth where there is none.
+    """
     command = [sys.executable, "-m", "protofed", *work.words(own / "run")]
     early = late = 0
     place = RunDir(own / "run")
@@ -79,7 +82,9 @@ def one_growth(first: int, work: Work, own: Path) -> tuple[int, int]:
         while process.poll() is None:
             if finished := len(place.rounds_on_disk()) and place.rounds_on_disk()[-1]:
                 now = _resident(process.pid)
-                early, late = (now or early, late) if finished <= first else (early, max(now, late))
+                early, late = (
+                    (max(now, early), late) if finished <= first else (early, max(now, late))
+                )
             time.sleep(0.05)
     if process.returncode or not early or not late:
         raise RuntimeError((own / "log").read_text())
