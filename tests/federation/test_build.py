@@ -11,7 +11,6 @@ from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
 from protofed.federation.build import build_federation
 from protofed.methods import METHODS
-from protofed.nets.winograd import WinogradConv2d
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
 from tests.experiment.conftest import quick
@@ -198,8 +197,7 @@ def test_a_domain_with_few_images_left_gives_what_it_has(tiny: Make) -> None:
     }
 
 
-def test_the_way_to_convolve_reaches_the_nets(tiny: Make) -> None:
-    net = build_federation(tiny(net="resnet10", conv="winograd")).server.net
-    assert sum(isinstance(part, WinogradConv2d) for part in net.modules()) == 3
-    with pytest.raises(ProtofedError, match=r"conv: .*'lsa-cnn' has none"):
-        build_federation(tiny(net="lsa-cnn", conv="winograd"))
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_precision_reaches_all_nets(tiny: Make, precision: str) -> None:
+    federation = build_federation(tiny(precision=precision, method="fedseproto"))
+    assert {site.net.precision for site in federation.everyone.values()} == {precision}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, cast
 
+import torch
 from torch import Tensor, nn
 
 from protofed.core import tree
@@ -37,6 +38,7 @@ class ArrayShape(NamedTuple):
 
 
 InputShape: TypeAlias = ImageShape | ArrayShape
+Precision: TypeAlias = Literal["float32", "bfloat16"]  # of an encoder's arithmetic
 
 
 class NetOutput(NamedTuple):
@@ -57,6 +59,9 @@ class Net(nn.Module):
     The neck is the projection that many papers put between backbone and classifier. A net without
     one has the identity there, and a method may replace it in `Method.adapt`. `width` is the size
     of the encoder's output, `features` that of z (D), `classes` the number of classes (C).
+
+    A subclass with a forward pass of its own calls ``self.encode(x)``, not ``self.encoder(x)``, or
+    `precision` has no effect.
     """
 
     def __init__(self, encoder: nn.Module, neck: nn.Module, head: nn.Linear, width: int):
@@ -65,12 +70,57 @@ class Net(nn.Module):
         self.width = width  # of the encoder's output, the neck's input
         self.features = head.in_features  # D, of z
         self.classes = head.out_features  # C
+        self.precision: Precision = "float32"  # of the encoder's arithmetic
         self.head_place = ""  # where the head was in the encoder, if it is made of a whole module
 
     def forward(self, x: Tensor) -> NetOutput:
         """Features z [B, D] and logits [B, C] of inputs x, [B, channels, side, side] for images."""
-        z = self.neck(self.encoder(x))
+        z = self.neck(self.encode(x))
         return NetOutput(z, self.head(z))
+
+    def set_precision(self, precision: Precision, shape: InputShape) -> None:
+        """Compute the encoder in this precision from now on.
+
+        Refused if the forward pass of a subclass does not go through `encode`, which a trial with
+        inputs of this shape finds out.
+        """
+        self.precision = precision
+        if precision == "float32" or type(self).forward is Net.forward:
+            return
+        reached: list[bool] = []
+        kinds = self.encoder.register_forward_pre_hook(
+            lambda *_: reached.append(torch.is_autocast_enabled("cpu"))
+        )
+        with torch.no_grad():
+            self.eval()(torch.zeros(2, *shape.sizes))
+        self.train()
+        kinds.remove()
+        if not all(reached):
+            raise ProtofedError(
+                f"precision: {type(self).__name__} computes its encoder in float32\n"
+                "call self.encode(x) in its forward pass, not self.encoder(x)"
+            )
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The encoder's output [B, width] in float32, computed in the net's `precision`.
+
+        In bfloat16, its convolutions and linear layers multiply bfloat16 numbers; its weights and
+        their gradients, and all that follows the encoder, are float32.
+        """
+        if self.precision == "float32":
+            return cast(Tensor, self.encoder(x))
+        # Each weight is used once, so nothing is gained by caching its bfloat16 copy.
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            return cast(Tensor, self.encoder(x)).float()
+
+
+def supports_bfloat16(device: str) -> bool:
+    """Whether a device multiplies bfloat16 numbers in hardware: "cpu", "cuda" or "mps"."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    # Such as avx512_bf16 and amx_bf16; torch does not tell of a Mac's GPU.
+    able = torch.cpu.get_capabilities() if device == "cpu" else {}
+    return any(has for name, has in able.items() if "bf16" in name)
 
 
 def net_from_module(module: nn.Module, head: str) -> Net:

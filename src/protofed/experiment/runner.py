@@ -34,7 +34,12 @@ from protofed.experiment.run_folder import RunDir, check_same_environment
 from protofed.experiment.run_followers import RunFollowers, RunWatcher, Tracker, Watch
 from protofed.experiment.run_records import World
 from protofed.experiment.stale_code import StaleRule, check_unchanged, must_repeat
-from protofed.federation.build import Federation, build_federation, describe_environment
+from protofed.federation.build import (
+    Federation,
+    build_federation,
+    describe_environment,
+    require_precision,
+)
 from protofed.federation.evaluation import Evaluation, evaluate_round
 from protofed.federation.notices import Notice
 from protofed.federation.round import Messages, run_round
@@ -277,6 +282,7 @@ def _local(
     experiment: Experiment, folder: RunDir, keep: Collection[int], workers: Workers
 ) -> ExperimentRun[Any, Any]:
     """A run whose clients are all on this machine."""
+    require_precision(experiment)
     federation = build_federation(experiment)
     count = clients_per_round(experiment, len(federation.sites))
     check_min_clients(experiment, count)

@@ -231,6 +231,7 @@ def load_weights(
     net = copy.deepcopy(site.net)
     net.load_state_dict({**model.weights, **model.buffers}, strict=True)
     net.requires_grad_(False)
+    net.precision = "float32"  # for every machine, whatever it was trained in
     table = {"prototypes": protos.vectors} if protos else {}
     more = {f"input {number}": part for number, part in enumerate(inputs)}
     _check_finite({**net.state_dict(), **more, **table})
@@ -291,6 +292,7 @@ def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedMo
     site, state = opened.speaker(client)
     received = opened.method.publish(opened.server)
     portable = make_inference_module(opened.method, site, received, state)
+    site.net.precision = "float32"  # as in the exported file
     with torch.no_grad():
         logits = opened.method.predict(site, received, state, site.pixels.normalize(images))
     facts = _facts(opened, RunDir(folder), client)

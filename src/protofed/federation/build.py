@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protofed.core.model import Net
+from protofed.core.model import Net, supports_bfloat16
 from protofed.core.rng import stream_seed
 from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, PixelTransform, Site
 from protofed.data.array_folder import ArrayInfo
@@ -195,6 +195,20 @@ def _pixels(
     return image_transform(experiment, entry.channel_statistics)
 
 
+def require_precision(experiment: Experiment) -> None:
+    """Refuse a precision for which this machine has no arithmetic; called where clients train.
+
+    Torch would emulate bfloat16 there, many times slower than float32.
+    """
+    if experiment.precision == "bfloat16" and not supports_bfloat16(experiment.device):
+        where = "CPU" if experiment.device == "cpu" else f"device ({experiment.device})"
+        raise ProtofedError(
+            f"precision: this {where} has no bfloat16 arithmetic; emulated, it would be many times "
+            "slower than float32",
+            hint="leave <precision=bfloat16> out; CPUs with AVX-512 BF16 or AMX have it",
+        )
+
+
 def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     """The experiment's nets with what its method adds, initialised from named random streams.
 
@@ -203,10 +217,11 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     image, method = experiment.data.input_shape, experiment.method
     names, built = experiment.nets, dict[str, Net]()
     for name in dict.fromkeys(names):
-        net = build_net(name, classes, image, experiment.seed, experiment.conv)
+        net = build_net(name, classes, image, experiment.seed)
         with torch.random.fork_rng():
             torch.manual_seed(stream_seed(experiment.seed, "adapt"))
             built[name] = method.adapt(net, image)
+        built[name].set_precision(experiment.precision, image)
     nets = [built[name] for name in names]
     if len(set(names)) > 1 and "equal nets" in method.needs:
         others = ", ".join(n for n, other in METHODS.items() if "equal nets" not in other().needs)

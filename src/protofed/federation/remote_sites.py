@@ -31,6 +31,7 @@ from protofed.federation.build import (
     build_nets,
     describe_environment,
     image_transform,
+    require_precision,
     scoring_split,
     server_site,
 )
@@ -234,6 +235,7 @@ def site_place(
     `classes` and `sizes` come from the coordinator's run description; `own` holds the site's
     images.
     """
+    require_precision(experiment)
     ids = {name: client for client, name in remote_clients(experiment).items()}
     nets = build_nets(experiment, len(classes))
     server = _server(experiment, len(classes), nets[0], sizes)

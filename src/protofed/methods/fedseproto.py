@@ -86,7 +86,7 @@ class DisentangledNet(Net):
         "split" draws features with `draw` and returns a `SplitOutput` as `more`. `back` is the
         share of the decoder's gradient that reaches the encoders.
         """
-        general = self.encoder(x)
+        general = self.encode(x)
         if view == "split":
             return self._split(general, draw, back)
         z = general if view == "basic" else self.neck(general)[:, : self.width]  # the mean

@@ -70,7 +70,7 @@ class ProbabilisticNet(Net):
         Noise [B, D] makes one draw per image; [S, 1, D] makes S, the same for every image, and then
         features and scores are [S, B, D] and [S, B, C]. Without noise z is the mean.
         """
-        mean, raw = self.neck(self.encoder(x)).chunk(2, dim=1)
+        mean, raw = self.neck(self.encode(x)).chunk(2, dim=1)
         feature = DiagonalNormal(mean, F.softplus(raw))
         z = mean if noise is None else mean + feature.deviation * noise
         return NetOutput(z, self.head(z), None if y is None else self.references(feature, y))

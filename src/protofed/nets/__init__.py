@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, TypeAlias, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from protofed.errors import ProtofedError, require_known_name
 from protofed.nets.cnn import lsa_cnn, moon_cnn, moon_mlp, moon_resnet18, seproto_cnn, seproto_cnn2
 from protofed.nets.mlp import mlp
 from protofed.nets.resnet import residual_net
-from protofed.nets.winograd import LEAST_CHANNELS, use_winograd
 from protofed.runtime.code_reference import (
     ANY_CODE,
     CodeAccess,
@@ -26,7 +25,6 @@ from protofed.runtime.code_reference import (
 )
 
 Builder = Callable[[int, ImageShape], Net]  # classes, images
-Convolution: TypeAlias = Literal["direct", "winograd"]  # how wide 3x3 convolutions are computed
 
 NETS: dict[str, Builder] = {
     "lsa-cnn": lsa_cnn,
@@ -48,30 +46,20 @@ PLUGINS = "protofed.nets"  # the entry point group of installed nets
 SMALLEST_SIDE = {"lsa-cnn": 4, "moon-cnn": 16, "seproto-cnn": 8, "seproto-cnn2": 4}
 
 
-def build_net(
-    name: str, classes: int, image: InputShape, seed: int, conv: Convolution = "direct"
-) -> Net:
+def build_net(name: str, classes: int, image: InputShape, seed: int) -> Net:
     """Build a net by name, with the initial weights of `seed`.
 
     `name` may be a reference to a function of the user's, ``path/to/nets.py:build``. `classes` is
     the number of outputs, `image` the shape of one input. Equal arguments give equal weights, and
-    torch's global generator is left as it was. With ``conv="winograd"``, wide 3x3 convolutions are
-    computed by `winograd_conv2d`, which is faster on CPUs and rounds differently.
+    torch's global generator is left as it was.
     """
     with torch.random.fork_rng():
         torch.manual_seed(stream_seed(seed, "net", net_label(name)))
         if name not in NETS:
-            net = _user_net(name, classes, image)
-        elif isinstance(image, ImageShape):
-            net = _image_net(name, classes, image)
-        else:
-            net = _row_net(name, classes, image)
-    if conv == "winograd" and not use_winograd(net):
-        raise ProtofedError(
-            f'conv: "winograd" is for 3x3 convolutions of {LEAST_CHANNELS} channels or more, and '
-            f"net '{name}' has none\nleave conv out, or choose a residual net such as resnet10"
-        )
-    return net
+            return _user_net(name, classes, image)
+        if isinstance(image, ImageShape):
+            return _image_net(name, classes, image)
+        return _row_net(name, classes, image)
 
 
 def find_net_builder(name: str, access: CodeAccess = ANY_CODE) -> Builder:

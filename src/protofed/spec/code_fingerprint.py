@@ -59,8 +59,6 @@ def code_digests(experiment: Experiment) -> dict[str, str]:
     remote = REMOTE_ENGINE if isinstance(experiment.data, SiteData) else ()
     found = {f"library {name}": version(name) for name in LIBRARIES}
     found |= _our_files((*LOCAL_ENGINE, *remote), ENGINE) | _our_files(["protofed.nets"], ())
-    if experiment.conv != "direct":
-        found |= _our_files(["protofed.nets.winograd"], METHOD)
     found |= {name: _unreadable() for name in _replaced_hooks(experiment.method)}
     for module, names in _named_code(experiment).items():
         if module.split(".")[0] == "protofed":

@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from protofed.core.method import AnyMethod
-from protofed.core.model import ArrayShape, ImageShape
+from protofed.core.model import ArrayShape, ImageShape, Precision
 from protofed.core.training import Training
 from protofed.data.array_folder import ROW_NET, array_info, is_array_folder
 from protofed.data.benchmarks import (
@@ -46,7 +46,7 @@ from protofed.data.partition import RULES, Partition
 from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
-from protofed.nets import NETS, Convolution, find_net_builder, known_nets, net_label
+from protofed.nets import NETS, find_net_builder, known_nets, net_label
 from protofed.nets import PLUGINS as NET_PLUGINS
 from protofed.runtime.code_reference import (
     ANY_CODE,
@@ -328,6 +328,7 @@ __all__ = ["ArrayData", "Data", "Experiment", "PublicImages", "SiteData"]
 # Fields that are younger than runs on record, with what their absence means. `to_dict` leaves them
 # out at these values, so that the digest of an older spec stays what it was.
 LATER_FIELDS: Mapping[str, object] = {
+    "precision": "float32",
     "training.optimizer": "sgd",
     "training.clip_norm": 0.0,
     "training.warmup": 0,
@@ -336,6 +337,7 @@ LATER_FIELDS: Mapping[str, object] = {
     "training.step_every": 0,
     "training.step_factor": 0.1,
 }
+FORMER_FIELDS = {"conv": "direct"}  # with the only value that is left; still part of digests
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
 
@@ -433,7 +435,6 @@ class Experiment(SpecSection):
         data: the images, or their name
         method: a method, its name, or a table of its name and fields
         net: the net of all clients, or several that they take in turn; default: the benchmark's
-        conv: how wide 3x3 convolutions are computed, "direct" or "winograd"
         partition: which client holds which images; default: the benchmark's
         public: images that everybody may see, for methods that need them
         leave_out: a domain whose images nobody trains on; it is scored as unseen
@@ -447,6 +448,7 @@ class Experiment(SpecSection):
         seed: of every random stream
         threads: of torch; part of the spec, as it moves bits
         device: "auto", "cpu", "cuda" or "mps"
+        precision: of the encoders' arithmetic, "float32" or "bfloat16"
     """
 
     data: AnyData = Field(default_factory=Data)
@@ -456,7 +458,6 @@ class Experiment(SpecSection):
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
         default_factory=lambda done: done["data"].default_net
     )  # of all clients; or a list, which the clients take in turn
-    conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
     partition: Partition = Field(default_factory=lambda done: done["data"].default_partition)
     public: PublicImages | None = Field(
         default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
@@ -482,6 +483,7 @@ class Experiment(SpecSection):
         default=1, ge=1, le=256, strict=True
     )  # of torch; part of the spec as it moves bits
     device: Annotated[str, AfterValidator(_device)] = "auto"  # where clients train, likewise
+    precision: Precision = "float32"  # of the encoders' arithmetic, in training and in scoring
 
     @classmethod
     def _known_fields(cls) -> KnownFields:
@@ -493,6 +495,20 @@ class Experiment(SpecSection):
             "partition": list(dict.fromkeys(rules)),
             "method": [name for method in METHODS.values() for name in field_names(method)],
         }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, given: object) -> object:
+        """Read older specs: drop fields that are gone at the value that all runs have now."""
+        if not isinstance(given, Mapping):
+            return given
+        for name in FORMER_FIELDS.keys() & given.keys():
+            if given[name] != FORMER_FIELDS[name]:
+                raise ProtofedError(
+                    f"{name}: there is only {FORMER_FIELDS[name]}, got {given[name]}: leave it out",
+                    hint="on CPUs that can, <precision=bfloat16> is faster",
+                )
+        return {name: value for name, value in given.items() if name not in FORMER_FIELDS}
 
     @field_validator("data", mode="before")
     @classmethod
@@ -587,7 +603,7 @@ class Experiment(SpecSection):
 
         It names what is to be computed. Which code computed it is in the run's fingerprint.
         """
-        plain = self.to_dict()
+        plain = {**self.to_dict(), **FORMER_FIELDS}
         if not isinstance(self.data, SiteData):
             plain["data"]["name"] = self.data.label
         plain["method"] = without_folders(plain["method"])
