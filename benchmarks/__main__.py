@@ -123,7 +123,10 @@ def look_around(forced: bool) -> float:
 
 def measure(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     """Take all chosen figures, kept part by part; those that an equal run took before stay."""
-    busy, cores = look_around(args.force or args.quick), max(1, args.workers)
+    busy, cores = (
+        look_around(args.force or args.quick),
+        min(max(1, args.workers), os.cpu_count() or 1),
+    )
     results = {
         "machine": machine.describe(),
         "quick": args.quick,

@@ -82,6 +82,7 @@ def average(states: Sequence[State], sizes: Sequence[int]) -> State:
     return {name: value.to(states[0][name].dtype) for name, value in mean.items()}
 
 
+@torch.no_grad()
 def distance(one: nn.Module, state: State) -> float:
     """How far the weights of a net lie from those in a state dict."""
     terms = [(weight - state[name]).square().sum() for name, weight in one.named_parameters()]

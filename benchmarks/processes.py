@@ -51,9 +51,9 @@ def seconds_of_each() -> dict[int, tuple[str, float]]:
 
 
 def cpu_seconds(root: int) -> float:
-    """The processor time that a tree of processes has used."""
+    """The processor time that a tree of processes has used, with those of it that have ended."""
     used = [_stat(pid) for pid in tree(root)]
-    return sum(int(value) for fields in used for value in fields[11:13]) / TICKS
+    return sum(int(value) for fields in used for value in fields[11:15]) / TICKS
 
 
 def busy_seconds() -> float:
