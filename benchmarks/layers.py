@@ -16,6 +16,7 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from benchmarks import peak
 from benchmarks.report import table
@@ -59,20 +60,24 @@ def layers_of(name: str) -> list[Layer]:
     net = make_net(Workload(name, name, (BATCH,), epochs=1, batch=BATCH)).train()
     found: list[Layer] = []
 
-    def watch(path: str, module: nn.Conv2d | nn.Linear) -> None:
+    def watch(path: str, module: nn.Conv2d | nn.Linear) -> RemovableHandle:
         def keep(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
             x = given[0]
             layer = Layer(path, module, x.detach(), torch.empty(0), not x.requires_grad)
             found.append(layer)
             out.register_hook(lambda gradient: setattr(layer, "upstream", gradient))
 
-        module.register_forward_hook(keep)
+        return module.register_forward_hook(keep)
 
-    for path, module in net.named_modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            watch(path, module)
+    watched = [
+        watch(path, module)
+        for path, module in net.named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear)
+    ]
     images = torch.randn(BATCH, CHANNELS, SIDE, SIDE).to(memory_format=torch.channels_last)
     F.cross_entropy(net(images).logits, torch.arange(BATCH) % CLASSES).backward()
+    for handle in watched:
+        handle.remove()
     return found
 
 
