@@ -129,7 +129,7 @@ def make_server(work: Workload, rounds: Iterator[int], tell: Tell) -> Any:
             seconds = time.perf_counter() - self.began
             moved = distance(self.before, dict(self.global_model.named_parameters()))
             done = [client.loss.done() for client in self.selected_clients]
-            tell(summed(done, seconds, moved, f"PFLlib, files {digest}"))
+            tell(summed(done, seconds, moved, f"files {digest}"))
 
         def evaluate(self) -> None:
             """Nothing, as in all systems here."""
