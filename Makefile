@@ -33,10 +33,9 @@ check: $(READY)  ## format, lint, types, dependencies, then everything that `mak
 	$(BIN)/deptry src
 	$(MAKE) test
 
-bench: $(READY)  ## measure against a plain loop and Flower (idle machine, most of an hour)
+bench: $(READY)  ## measure against a plain loop, Flower and others (idle machine, one to two hours)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks --docs
 
 faults: $(READY)  ## kill, starve and damage runs, and count what is lost (ten minutes)
 	$(BIN)/python -m faults

@@ -1,4 +1,4 @@
-"""How fast protofed is, against a plain PyTorch loop and Flower's simulation: ``make bench``."""
+"""How fast protofed is, against a plain PyTorch loop, Flower and others: ``make bench``."""
 
 from __future__ import annotations
 

@@ -7,19 +7,23 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import machine, peak, pieces, report
-from benchmarks.measure import interleave
-from benchmarks.record import keep, kept, some_of
+from benchmarks import idle, machine, peak, pieces, report
+from benchmarks.measure import ROOT, interleave, ratios
+from benchmarks.record import keep, kept, now, some_of
 from benchmarks.serve import Order
 from benchmarks.workloads import WORKLOADS, Workload
 
 PEAK_SECONDS = 0.5
+TRIAL = ROOT / "benchmarks" / "trial.json"  # of --quick, which must not replace figures
+MOST_PEERS = ("plain", "flower")
+PEERS = (*MOST_PEERS, "blazefl-processes", "blazefl-threads", "pfllib")
+BFLOAT16 = "bfloat16"
 Part = Callable[["Plan"], dict[str, Any]]
 
 
@@ -37,15 +41,19 @@ class Plan:
         return WORKLOADS[name].small() if self.quick else WORKLOADS[name]
 
 
-def against_peers(name: str, plan: Plan, repeats: int) -> dict[str, Any]:
-    """Ours, the plain loop and Flower on one workload, with our share of the peak."""
+def against_peers(
+    name: str, plan: Plan, peers: Sequence[str] = PEERS, bfloat16: bool = False
+) -> dict[str, Any]:
+    """Ours and the peers on one workload, with our share of the peak; peers are in float32."""
     work = plan.work(name)
-    orders = {
-        "ours": Order("ours", work, workers=plan.workers),
-        "plain": Order("plain", work),
-        "flower": Order("flower", work),
-    }
-    found = interleave(orders, repeats)
+    ours = Order("ours", work, workers=plan.workers)
+    orders = {"ours": ours}
+    if bfloat16:
+        orders[BFLOAT16] = replace(ours, precision=BFLOAT16)
+    orders |= {peer: Order(peer, work) for peer in peers}
+    found = interleave(orders, plan.repeats)
+    if bfloat16:
+        found["ratios_bfloat16"] = ratios(found["systems"], BFLOAT16)
     if "ours" in found["systems"]:
         speed = work.expected()[1] / median(found["systems"]["ours"]["seconds"])
         flops = peak.flops_of_sample(work)
@@ -78,11 +86,11 @@ PARTS: dict[str, Part] = {
     "finch-1000": lambda plan: pieces.clusters(plan.repeats, 1000),
     "scoring": lambda plan: pieces.scoring(plan.repeats, 512 if plan.quick else 4096),
     "evaluation": lambda plan: pieces.share_of_scoring(3 if plan.quick else None),
-    "w1": lambda plan: against_peers("w1", plan, plan.repeats),
-    "w1-lsa": lambda plan: against_peers("w1-lsa", plan, plan.repeats),
-    "w2": lambda plan: against_peers("w2", plan, plan.repeats),
-    "w3": lambda plan: against_peers("w3", plan, plan.repeats),
-    "many": lambda plan: against_peers("many", plan, 1),
+    "w1": lambda plan: against_peers("w1", plan),
+    "w1-lsa": lambda plan: against_peers("w1-lsa", plan, bfloat16=True),
+    "w2": lambda plan: against_peers("w2", plan, bfloat16=True),
+    "w3": lambda plan: against_peers("w3", plan),
+    "many": lambda plan: against_peers("many", replace(plan, repeats=1), MOST_PEERS),
     "memory": memory,
     "fpl": lambda plan: fpl("w1", plan),
     "fpl-long": lambda plan: fpl("w1-long", plan),
@@ -96,28 +104,46 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--repeats", type=int, default=5, help="of each system (5)")
     made.add_argument("--quick", action="store_true", help="small work, to see that it runs")
     made.add_argument("--workers", type=int, default=2, help="processes of protofed (2); 0: none")
-    made.add_argument("--out", type=Path, default=report.RESULTS, help="the file of results")
+    made.add_argument("--out", type=Path, help="the file of results (benchmarks/results.json)")
+    made.add_argument("--force", action="store_true", help="measure on a busy machine")
     made.add_argument("--docs", action="store_true", help="only bring docs/performance.md in line")
     return made
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def look_around(forced: bool) -> float:
+    """The share of the cores that others use; too much of it is refused."""
+    seen = idle.look()
+    if seen.share > idle.LIMIT and not forced:
+        raise SystemExit(
+            f"python -m benchmarks: the machine is not idle: {seen.words()}\n"
+            "end what runs there, or add --force: the figures will say so"
+        )
+    return round(seen.share, 3)
+
+
+def measure(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     """Take all chosen figures, kept part by part; those that an equal run took before stay."""
-    cores = max(1, args.workers)
+    busy, cores = (
+        look_around(args.force or args.quick),
+        min(max(1, args.workers), os.cpu_count() or 1),
+    )
     results = {
         "machine": machine.describe(),
         "quick": args.quick,
         "workers": args.workers,
         "repeats": args.repeats,
     }
-    parts = kept(args.out, results)
+    parts = kept(file, results)
     results["load"] = [round(value, 2) for value in os.getloadavg()]
     results["peak"] = peaks(cores)
+    taken = {"begun": now(), "busy": busy, "peak": results["peak"]["all"]}
     plan = Plan(args.repeats, args.quick, args.workers, results["peak"]["all"])
     for name in args.only:
         print(f"{name} ...", flush=True)
-        parts[name] = PARTS[name](plan)
-        keep(args.out, results, parts, PARTS)
+        parts[name] = {**PARTS[name](plan), "taken": taken}
+        keep(file, results, parts, PARTS)
+        if file == report.RESULTS:
+            report.SPAN.write(report.markdown(results))
     return results
 
 
@@ -130,13 +156,14 @@ def peaks(cores: int) -> dict[str, Any]:
 
 def main() -> None:
     args = parser().parse_args()
+    file = args.out.resolve() if args.out else TRIAL if args.quick else report.RESULTS
     if args.docs:
-        report.SPAN.write(report.markdown(json.loads(args.out.read_text())))
+        report.SPAN.write(report.markdown(json.loads(file.read_text())))
         return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the systems
-    results = measure(args)
+    results = measure(args, file)
     print(report.markdown(results))
-    print(f"written: {args.out}; python -m benchmarks --docs brings docs/performance.md in line")
+    print(f"written: {file}" + (f" and {report.SPAN.file}" if file == report.RESULTS else ""))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.plain_loop import Images, distance, train
-from benchmarks.serve import LeftOutError, Round
+from benchmarks.serve import LeftOutError, Order, Round, Tell
 from benchmarks.workloads import Workload, make_images, make_net
 
 ACTORS = 2
@@ -63,7 +63,7 @@ def sums(replies: list[Any], weighted_by: str) -> Any:
     return MetricRecord({"steps": steps, "samples": sum(m["samples"] for m in found), "loss": loss})
 
 
-def server_app(work: Workload, rounds: Iterator[int], tell: Callable[[Round], None]) -> Any:
+def server_app(work: Workload, rounds: Iterator[int], tell: Tell) -> Any:
     """The server: one round of Flower's FedAvg for each that is asked for."""
     from flwr.app import ArrayRecord, Context
     from flwr.serverapp import Grid, ServerApp
@@ -93,7 +93,7 @@ def server_app(work: Workload, rounds: Iterator[int], tell: Callable[[Round], No
     return app
 
 
-def serve(work: Workload, rounds: Iterator[int], tell: Callable[[Round], None]) -> None:
+def serve(order: Order, rounds: Iterator[int], tell: Tell) -> None:
     """Play the rounds that are asked for, inside Flower's own loop."""
     missing = [name for name in ("flwr", "ray") if find_spec(name) is None]
     if missing:
@@ -101,6 +101,7 @@ def serve(work: Workload, rounds: Iterator[int], tell: Callable[[Round], None]) 
     os.environ.update(SETTINGS)
     from flwr.simulation import run_simulation
 
+    work = order.work
     run_simulation(
         server_app(work, rounds, tell),
         client_app(work),

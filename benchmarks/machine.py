@@ -9,7 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-FLAGS = ("avx2", "avx512f", "amx_tile", "asimd", "sve")
+import torch
+
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")  # either multiplies bfloat16 at full speed
+FLAGS = ("avx2", "avx512f", *BFLOAT16_FLAGS, "amx_tile", "asimd", "sve")
 
 
 def describe() -> dict[str, Any]:
@@ -24,6 +27,7 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "cpu": model[1].strip() if model else platform.machine(),
         "flags": [flag for flag in FLAGS if flag in flags],
+        "capability": torch.backends.cpu.get_cpu_capability(),  # what torch's kernels use
         "memory_gb": round(pages / 2**30),
         "versions": {"Python": platform.python_version(), **_versions()},
     }

@@ -7,7 +7,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ class System:
         answers, out = os.pipe()
         self.order, self.log = order, tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.serve", str(out), order.to_json()],
+            [order.python(), "-m", "benchmarks.serve", str(out), order.to_json()],
             stdin=subprocess.PIPE,
             stdout=self.log,
             stderr=subprocess.STDOUT,
@@ -114,7 +113,9 @@ class Record:
     def plain(self, warm: int, repeats: int) -> dict[str, Any]:
         """As plain data; `seconds` and `others` without the rounds that warmed up."""
         timed = slice(warm, warm + repeats)
+        about = self.rounds[0].about
         return {
+            **({"about": about} if about else {}),
             "seconds": [round(r.seconds, 4) for r in self.rounds[timed]],
             "others": [round(share, 3) for share in self.others[timed]],
             "loss": [round(r.loss, 4) for r in self.rounds],

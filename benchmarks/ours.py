@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.serve import Round
+from benchmarks.serve import LeftOutError, Order, Round, Tell
 from benchmarks.workloads import CHANNELS, CLASSES, MEAN, PAD, STD, Workload, make_images, make_net
 from protofed.core import tree
 from protofed.core.message import Message
@@ -67,7 +67,17 @@ class CountedFPL(Counts, FPL):
 METHODS: dict[str, Callable[[], AnyMethod]] = {"fedavg": CountedFedAvg, "fpl": CountedFPL}
 
 
-def make_sites(work: Workload) -> tuple[Site, dict[ClientId, Site]]:
+def with_precision(site: Site, precision: str) -> Site:
+    """The site that trains in a precision; the only place where a site gets it."""
+    if precision == "float32":
+        return site
+    if "precision" not in {field.name for field in fields(Site)}:
+        raise LeftOutError(f"this version of protofed does not train in {precision}")
+    change: dict[str, Any] = {"precision": precision}
+    return replace(site, **change)
+
+
+def make_sites(work: Workload, precision: str = "float32") -> tuple[Site, dict[ClientId, Site]]:
     """The server's site and the clients'."""
     server = Site(
         id=SERVER,
@@ -80,6 +90,7 @@ def make_sites(work: Workload) -> tuple[Site, dict[ClientId, Site]]:
         seed=0,
         sizes=dict(enumerate(work.sizes)),
     )
+    server = with_precision(server, precision)
     sites = {
         client: replace(server, id=client, train=ArrayDataset(*make_images(work, client)))
         for client in range(len(work.sizes))
@@ -96,16 +107,14 @@ def engine(
     return closing(WorkerEngine(method, sites, workers=workers))
 
 
-def serve(
-    work: Workload, method: str, workers: int, rounds: Iterator[int], tell: Callable[[Round], None]
-) -> None:
+def serve(order: Order, rounds: Iterator[int], tell: Tell) -> None:
     """Play the rounds that are asked for."""
     torch.set_num_threads(1)
     tune_malloc()  # as the runner does
-    chosen = METHODS[method]()
-    server_site, sites = make_sites(work)
+    work, chosen = order.work, METHODS[order.method]()
+    server_site, sites = make_sites(work, order.precision)
     server = chosen.init_server(server_site)
-    with engine(chosen, sites, workers) as made:
+    with engine(chosen, sites, order.workers) as made:
         del sites  # the engine has them, in shared memory
         for number in rounds:
             heard: list[Message] = []

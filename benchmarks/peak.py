@@ -1,6 +1,6 @@
 """The limit of this machine: the fastest convolution, on one core and on all cores at once.
 
-python -m benchmarks.peak SECONDS measures one core, after a line on its standard input.
+python -m benchmarks.peak SECONDS PRECISION measures one core, after a line on its standard input.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmarks.measure import ROOT
 from benchmarks.workloads import CHANNELS, SIDE, Workload, make_net
 
 BATCH = 64
+PRECISIONS = ("float32", "bfloat16")
 
 
 class Shape(NamedTuple):
@@ -45,32 +46,35 @@ SHAPES = (
 )
 
 
-def one_core(seconds: float) -> list[float]:
+def one_core(seconds: float, precision: str) -> list[float]:
     """GFLOP/s of each shape in both memory layouts, `seconds` each, by the median call."""
     torch.set_num_threads(1)
-    layouts = (torch.contiguous_format, torch.channels_last)
-    return [gigaflops(shape, layout, seconds) for shape in SHAPES for layout in layouts]
+    layouts, dtype = (torch.contiguous_format, torch.channels_last), getattr(torch, precision)
+    return [gigaflops(shape, layout, dtype, seconds) for shape in SHAPES for layout in layouts]
 
 
 @torch.no_grad()
-def gigaflops(shape: Shape, layout: torch.memory_format, seconds: float) -> float:
-    """The speed of one convolution."""
-    x = torch.randn(BATCH, shape.inward, shape.side, shape.side).to(memory_format=layout)
+def gigaflops(
+    shape: Shape, layout: torch.memory_format, dtype: torch.dtype, seconds: float
+) -> float:
+    """The speed of one convolution, by CPU time, which other work hardly moves."""
+    x = torch.randn(BATCH, shape.inward, shape.side, shape.side).to(dtype, memory_format=layout)
     weight = torch.randn(shape.outward, shape.inward, shape.kernel, shape.kernel)
-    weight = weight.to(memory_format=layout)
+    weight = weight.to(dtype, memory_format=layout)
     calls = []
     ends = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < ends:
+    while time.perf_counter() < ends:
+        began = time.process_time()
         F.conv2d(x, weight, padding=shape.kernel // 2)
-        calls.append(time.perf_counter() - began)
+        calls.append(time.process_time() - began)
     return shape.flops / median(calls) / 1e9
 
 
-def measure(cores: int, seconds: float) -> float:
+def measure(cores: int, seconds: float, precision: str = PRECISIONS[0]) -> float:
     """The best sum of GFLOP/s over so many processes that do the same at once."""
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.peak", str(seconds)],
+            [sys.executable, "-m", "benchmarks.peak", str(seconds), precision],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -100,4 +104,4 @@ def flops_of_sample(work: Workload) -> float:
 if __name__ == "__main__":
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(one_core(float(sys.argv[1]))))
+    print(json.dumps(one_core(float(sys.argv[1]), sys.argv[2])))

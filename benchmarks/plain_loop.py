@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.serve import Round
+from benchmarks.serve import Order, Round, Tell
 from benchmarks.workloads import MEAN, PAD, SIDE, STD, Workload, make_images, make_net
 
 THREADS = 2
@@ -47,16 +47,19 @@ class Trained(NamedTuple):
     loss: float
 
 
+def make_optimizer(net: nn.Module, work: Workload) -> torch.optim.SGD:
+    """A client's optimiser, new in each round."""
+    given = work.training
+    return torch.optim.SGD(
+        net.parameters(), given.lr, momentum=given.momentum, weight_decay=given.weight_decay
+    )
+
+
 def train(net: nn.Module, data: Images, work: Workload) -> Trained:
     """A client's local training, in place."""
     training = work.training
     loader = DataLoader(data, batch_size=training.batch, shuffle=True)
-    optimizer = torch.optim.SGD(
-        net.parameters(),
-        lr=training.lr,
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
-    )
+    optimizer = make_optimizer(net, work)
     net.train()
     steps, samples, total = 0, 0, 0.0
     for _ in range(training.epochs):
@@ -79,15 +82,24 @@ def average(states: Sequence[State], sizes: Sequence[int]) -> State:
     return {name: value.to(states[0][name].dtype) for name, value in mean.items()}
 
 
+@torch.no_grad()
 def distance(one: nn.Module, state: State) -> float:
     """How far the weights of a net lie from those in a state dict."""
     terms = [(weight - state[name]).square().sum() for name, weight in one.named_parameters()]
     return float(torch.stack(terms).sum().sqrt())
 
 
-def serve(work: Workload, rounds: Iterator[int], tell: Callable[[Round], None]) -> None:
+def summed(done: Sequence[Trained], seconds: float, moved: float, about: str = "") -> Round:
+    """The round of some clients."""
+    steps = sum(d.steps for d in done)
+    loss = sum(d.loss * d.steps for d in done) / steps
+    return Round(seconds, steps, sum(d.samples for d in done), loss, moved, about)
+
+
+def serve(order: Order, rounds: Iterator[int], tell: Tell) -> None:
     """Play the rounds that are asked for."""
     torch.set_num_threads(THREADS)
+    work = order.work
     clients = [Images(*make_images(work, client)) for client in range(len(work.sizes))]
     model: nn.Module = make_net(work)
     for number in rounds:
@@ -103,6 +115,4 @@ def serve(work: Workload, rounds: Iterator[int], tell: Callable[[Round], None]) 
         seconds = time.perf_counter() - began
         moved = distance(model, mean)
         model.load_state_dict(mean)
-        steps = sum(d.steps for d in done)
-        loss = sum(d.loss * d.steps for d in done) / steps
-        tell(Round(seconds, steps, sum(d.samples for d in done), loss, moved))
+        tell(summed(done, seconds, moved))

@@ -29,24 +29,46 @@ def tree(root: int) -> list[int]:
 
 def _stat(pid: int) -> list[str]:
     """The fields of a process's stat from its state on; none if it has ended."""
+    return _named_stat(pid)[1]
+
+
+def _named_stat(pid: int) -> tuple[str, list[str]]:
     try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        before, _, after = (PROC / str(pid) / "stat").read_text().rpartition(")")
     except OSError:
-        return []
+        return "", []
+    return before.partition("(")[2], after.split()
+
+
+def seconds_of_each() -> dict[int, tuple[str, float]]:
+    """The name and the processor time of every process, by its id."""
+    stats = {int(f.name): _named_stat(int(f.name)) for f in PROC.iterdir() if f.name.isdigit()}
+    return {
+        pid: (name, sum(map(int, fields[11:13])) / TICKS)
+        for pid, (name, fields) in stats.items()
+        if fields
+    }
 
 
 def cpu_seconds(root: int) -> float:
-    """The processor time that a tree of processes has used."""
+    """The processor time that a tree of processes has used, with those of it that have ended."""
     used = [_stat(pid) for pid in tree(root)]
-    return sum(int(value) for fields in used for value in fields[11:13]) / TICKS
+    return sum(int(value) for fields in used for value in fields[11:15]) / TICKS
 
 
 def busy_seconds() -> float:
     """The processor time that the whole machine has used."""
-    user, nice, system, _idle, _wait, *rest = map(
-        int, (PROC / "stat").read_text().splitlines()[0].split()[1:]
-    )
+    user, nice, system, _idle, _wait, *rest = _ticks()
     return (user + nice + system + sum(rest[:2])) / TICKS
+
+
+def stolen_seconds() -> float:
+    """The processor time that a virtual machine wanted and its host gave to others."""
+    return sum(_ticks()[7:8]) / TICKS
+
+
+def _ticks() -> list[int]:
+    return [int(field) for field in (PROC / "stat").read_text().splitlines()[0].split()[1:]]
 
 
 def in_memory(root: int) -> int:

@@ -44,6 +44,11 @@ def some_of(parts: Collection[str]) -> Callable[[str], list[str]]:
     return names
 
 
+def now() -> str:
+    """The time, to the minute."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def kept(file: Path, conditions: Results) -> Results:
     """The parts that a call under equal conditions has kept in a file."""
     before = json.loads(file.read_text()) if file.exists() else {}
@@ -53,6 +58,6 @@ def kept(file: Path, conditions: Results) -> Results:
 
 def keep(file: Path, results: Results, parts: Results, order: Collection[str]) -> None:
     """Write what there is so far, so that a long call may be ended."""
-    results["made"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    results["made"] = now()
     results["parts"] = {part: parts[part] for part in order if part in parts}
     file.write_text(json.dumps(results, indent=1) + "\n")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.machine import BFLOAT16_FLAGS
 from benchmarks.measure import ROOT
 from benchmarks.record import Span
 
@@ -16,7 +17,16 @@ SPAN = Span(
     "<!-- end -->",
 )
 Results = Mapping[str, Any]
-NAMES = {"ours": "protofed", "plain": "plain loop", "flower": "Flower simulation", "fpl": "FPL"}
+NAMES = {
+    "ours": "protofed",
+    "bfloat16": "protofed, bfloat16",
+    "plain": "plain loop",
+    "flower": "Flower simulation",
+    "blazefl-processes": "BlazeFL, processes",
+    "blazefl-threads": "BlazeFL, threads",
+    "pfllib": "PFLlib",
+    "fpl": "FPL",
+}
 
 
 class Goal(NamedTuple):
@@ -27,6 +37,7 @@ class Goal(NamedTuple):
     unit: str  # of the printed figure: times, %, GB or s
     most: float | None = None
     least: float | None = None
+    flags: tuple[str, ...] = ()  # of which a CPU needs one to be judged; none: every CPU is
 
     def words(self) -> str:
         """The goal as people read it."""
@@ -34,10 +45,12 @@ class Goal(NamedTuple):
             return f"at least {show(self.least, self.unit)}"
         return f"at most {show(self.most, self.unit)}" if self.most is not None else ""
 
-    def verdict(self, value: float) -> str:
-        """Whether a figure meets the goal."""
+    def verdict(self, value: float, cpu: Sequence[str] = ()) -> str:
+        """Whether a figure meets the goal on a CPU with these flags."""
         if self.least is None and self.most is None:
             return ""
+        if self.flags and not set(self.flags) & set(cpu):
+            return f"needs {' or '.join(self.flags)}"
         low = self.least is None or value >= self.least
         return "met" if low and (self.most is None or value <= self.most) else "missed"
 
@@ -46,13 +59,34 @@ def _rounds(part: str, plain: float | None, flower: float | None) -> list[Goal]:
     return [
         Goal(f"{part}: faster than a plain loop", (part, "ratios", "plain"), "x", least=plain),
         Goal(f"{part}: faster than Flower", (part, "ratios", "flower"), "x", least=flower),
+        *(
+            Goal(f"{part}: faster than {NAMES[peer]}", (part, "ratios", peer), "x")
+            for peer in ("blazefl-processes", "blazefl-threads", "pfllib")
+        ),
+    ]
+
+
+def _bfloat16(part: str, least: float) -> list[Goal]:
+    """Ours in bfloat16 against the peers in float32."""
+    peers = {"plain": "a plain loop", "flower": "Flower"}
+    return [
+        Goal(
+            f"{part}, bfloat16: faster than {name}",
+            (part, "ratios_bfloat16", peer),
+            "x",
+            least=least,
+            flags=BFLOAT16_FLAGS,
+        )
+        for peer, name in peers.items()
     ]
 
 
 GOALS = [
     *_rounds("w1", 2.0, 2.0),
-    *_rounds("w1-lsa", None, None),
+    *_rounds("w1-lsa", 1.7, 1.7),
+    *_bfloat16("w1-lsa", 2.7),
     *_rounds("w2", None, None),
+    *_bfloat16("w2", 2.3),
     *_rounds("w3", None, 2.2),
     Goal("w1: share of the peak", ("w1", "share"), "%", least=0.65),
     Goal("w1-lsa: share of the peak", ("w1-lsa", "share"), "%"),
@@ -110,7 +144,9 @@ def goals(results: Results) -> str:
     rows = [("figure", "goal", "measured", "")]
     for goal in GOALS:
         value = find(results, goal)
-        verdict = "" if value is None or results["quick"] else goal.verdict(value)
+        verdict = ""
+        if value is not None and not results["quick"]:
+            verdict = goal.verdict(value, results["machine"]["flags"])
         rows.append((goal.what, goal.words(), show(value, goal.unit), verdict))
     return table(rows)
 
@@ -147,9 +183,11 @@ def facts(results: Results) -> str:
         for share in system.get("others", [])
     ]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    cpu = f"{machine['cpu']}, {' '.join(machine['flags'])}"
+    if "capability" in machine:
+        cpu += f"; torch computes with {machine['capability']}"
     lines = [
-        f"- {machine['cores']} cores ({machine['cpu']}, {' '.join(machine['flags'])}), "
-        f"{machine['memory_gb']} GB; {versions}",
+        f"- {machine['cores']} cores ({cpu}), {machine['memory_gb']} GB; {versions}",
         f"- the fastest convolution: {results['peak']['one']:.0f} GFLOP/s on one core, "
         f"{results['peak']['all']:.0f} on {results['peak']['cores']} at once",
         f"- {results['repeats']} repeats in turn; protofed with {results['workers']} worker "
@@ -162,10 +200,49 @@ def facts(results: Results) -> str:
         )
     lines += [f"- {name}: {part['work']}" for name, part in parts.items() if "work" in part]
     lines.append(f"- made by `python -m benchmarks`, {results['made']}")
-    for name, part in parts.items():
-        left_out = part.get("skipped", {}).items()
-        lines += [f"- {name}: {NAMES.get(s, s)} left out: {why}" for s, why in left_out]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_calls(parts), *_systems(parts), *_left_out(parts)])
+
+
+def _by_fact(found: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The names that each fact holds for, with commas."""
+    names: dict[str, list[str]] = {}
+    for fact, name in found:
+        names.setdefault(fact, []).append(name)
+    return {fact: ", ".join(dict.fromkeys(held)) for fact, held in names.items()}
+
+
+def _calls(parts: Results) -> list[str]:
+    """When each part was begun, and how idle the machine was then."""
+    found = [
+        (
+            f"begun {taken['begun']}, when others used {100 * taken['busy']:.0f} % of the cores; "
+            f"shares are of {taken['peak']:.0f} GFLOP/s",
+            name,
+        )
+        for name, part in parts.items()
+        if (taken := part.get("taken"))
+    ]
+    return [f"- {names}: {fact}" for fact, names in _by_fact(found).items()]
+
+
+def _systems(parts: Results) -> list[str]:
+    """The versions of systems that say them."""
+    found = [
+        (f"{NAMES.get(name, name)}: {system['about']}", part)
+        for part, all_of_it in parts.items()
+        for name, system in all_of_it.get("systems", {}).items()
+        if "about" in system
+    ]
+    return [f"- {fact} ({names})" for fact, names in _by_fact(found).items()]
+
+
+def _left_out(parts: Results) -> list[str]:
+    found = [
+        (f"{NAMES.get(name, name)}: {why}", part)
+        for part, all_of_it in parts.items()
+        for name, why in all_of_it.get("skipped", {}).items()
+    ]
+    return [f"- left out of {names}: {fact}" for fact, names in _by_fact(found).items()]
 
 
 def markdown(results: Results) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from typing import NamedTuple, TextIO
 
 from benchmarks.workloads import Workload
@@ -27,16 +28,42 @@ class Round(NamedTuple):
     samples: int
     loss: float  # the mean over all steps of all clients
     moved: float  # the distance of the new global weights from the old
+    about: str = ""  # the version that played it, where `machine.describe` cannot know
+
+
+Tell = Callable[[Round], None]
+
+
+class System(NamedTuple):
+    """Where a system's `serve(order, rounds, tell)` is, and what may name its interpreter."""
+
+    module: str
+    python: str = ""  # an environment variable; without it, it runs in ours
+
+
+SYSTEMS = {
+    "ours": System("benchmarks.ours"),
+    "plain": System("benchmarks.plain_loop"),
+    "flower": System("benchmarks.flower_sim"),
+    "blazefl-processes": System("benchmarks.blazefl_sim", "BLAZEFL_PYTHON"),
+    "blazefl-threads": System("benchmarks.blazefl_sim", "BLAZEFL_PYTHON"),
+    "pfllib": System("benchmarks.pfllib_loop"),
+}
 
 
 @dataclass(frozen=True)
 class Order:
     """Which system does which work, and how."""
 
-    system: str  # ours, plain or flower
+    system: str  # one of SYSTEMS
     work: Workload
     method: str = "fedavg"  # ours only
     workers: int = 2  # ours only
+    precision: str = "float32"  # ours only
+
+    def python(self) -> str:
+        """The interpreter that runs the system."""
+        return os.environ.get(SYSTEMS[self.system].python) or sys.executable
 
     def to_json(self) -> str:
         """As one line of text."""
@@ -62,20 +89,8 @@ def main(answers: TextIO, order: Order) -> None:
     def tell(played: Round) -> None:
         print(json.dumps(played._asdict()), file=answers, flush=True)
 
-    rounds = asked(sys.stdin)
     try:
-        if order.system == "ours":
-            from benchmarks import ours
-
-            ours.serve(order.work, order.method, order.workers, rounds, tell)
-        elif order.system == "plain":
-            from benchmarks import plain_loop
-
-            plain_loop.serve(order.work, rounds, tell)
-        else:
-            from benchmarks import flower_sim
-
-            flower_sim.serve(order.work, rounds, tell)
+        import_module(SYSTEMS[order.system].module).serve(order, asked(sys.stdin), tell)
     except LeftOutError as reason:
         print(json.dumps({"skip": str(reason)}), file=answers, flush=True)
 

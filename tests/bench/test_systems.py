@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import os
+from dataclasses import fields, replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 from benchmarks.measure import check, interleave
+from benchmarks.ours import make_sites
 from benchmarks.plain_loop import Images, average
 from benchmarks.serve import Order, Round
 from benchmarks.workloads import MEAN, PAD, SIDE, STD, WORKLOADS, Workload, make_images
+
+from protofed.core.site import Site
 
 TINY = Workload("tiny", "lsa-cnn", (24, 40), epochs=2, batch=16)
 
@@ -44,6 +49,108 @@ def test_flower_does_the_same_work() -> None:
         pytest.skip("needs Flower's simulation: pip install 'protofed[bench]'")
     found = interleave(orders("flower"), repeats=1)
     assert found["systems"]["flower"]["steps"] == 10
+
+
+def blazefl_is_there() -> bool:
+    return "BLAZEFL_PYTHON" in os.environ or find_spec("blazefl") is not None
+
+
+def test_blazefl_does_the_same_work() -> None:
+    if not blazefl_is_there():
+        pytest.skip("needs BlazeFL, or BLAZEFL_PYTHON with the interpreter of one")
+    found = interleave(orders("blazefl-processes", "blazefl-threads"), repeats=1)
+    assert found["systems"].keys() == {"blazefl-processes", "blazefl-threads"}
+    for record in found["systems"].values():
+        assert (record["steps"], record["samples"]) == (10, 128)
+        assert record["about"].startswith("blazefl ")
+
+
+def test_blazefl_is_left_out_with_the_reason() -> None:
+    if blazefl_is_there():
+        pytest.skip("BlazeFL is there")
+    found = interleave(orders("blazefl-threads"), repeats=1)
+    assert "needs 3.12 or newer" in found["skipped"]["blazefl-threads"]
+
+
+def test_pfllib_does_the_same_work() -> None:
+    if "PFLLIB_DIR" not in os.environ or find_spec("h5py") is None:
+        pytest.skip("needs h5py, and PFLLIB_DIR with a checkout of PFLlib")
+    record = interleave(orders("pfllib"), repeats=1)["systems"]["pfllib"]
+    assert (record["steps"], record["samples"]) == (10, 128)  # with the last, short batches
+
+
+@pytest.mark.parametrize("folder", [None, "nothing here"])
+def test_pfllib_is_left_out_with_the_reason(
+    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PFLLIB_DIR", raising=False)
+    if folder:
+        monkeypatch.setenv("PFLLIB_DIR", str(tmp_path / folder))
+    why = interleave(orders("pfllib"), repeats=1)["skipped"]["pfllib"]
+    assert ("is no checkout" if folder else "is not set") in why
+
+
+def test_pfllibs_loop_is_the_one_that_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop of the same shape in its place: our hooks feed it, count it and end it."""
+    for path, text in LOOP.items():
+        file = tmp_path / "system" / "flcore" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setenv("PFLLIB_DIR", str(tmp_path))
+    record = interleave(orders("pfllib"), repeats=1)["systems"]["pfllib"]
+    assert (record["steps"], record["samples"]) == (10, 128)
+
+
+LOOP = {
+    "servers/serverbase.py": "",
+    "clients/clientbase.py": "",
+    "servers/serveravg.py": """
+import copy
+class FedAvg:
+    def __init__(self, args, times):
+        self.args, self.global_model = args, copy.deepcopy(args.model)
+        self.set_clients(None)
+    def train(self):
+        while True:
+            self.selected_clients = self.select_clients()
+            for client in self.selected_clients:
+                client.model = copy.deepcopy(self.global_model)
+                client.train()
+            self.evaluate()
+            self.aggregate_parameters()
+    def aggregate_parameters(self):
+        self.global_model = self.selected_clients[-1].model
+""",
+    "clients/clientavg.py": """
+class clientAVG:
+    def __init__(self, args, id, train_samples, test_samples, train_slow, send_slow):
+        self.batch_size, self.local_epochs, self.train_samples = (
+            args.batch_size, args.local_epochs, train_samples)
+    def train(self):
+        loader = self.load_train_data()
+        for epoch in range(self.local_epochs):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                self.loss(self.model(x), y).backward()
+                self.optimizer.step()
+""",
+}
+
+
+def test_ours_takes_a_precision() -> None:
+    """Where sites have one; elsewhere it is left out with the reason."""
+    order = replace(orders("ours")["ours"], precision="bfloat16")
+    found = interleave({"bfloat16": order}, repeats=1)
+    if "precision" in {field.name for field in fields(Site)}:
+        assert found["systems"]["bfloat16"]["steps"] == 10
+        server, sites = make_sites(TINY, "bfloat16")
+        assert {getattr(site, "precision", "") for site in (server, *sites.values())} == {
+            "bfloat16"
+        }
+    else:
+        assert "does not train in bfloat16" in found["skipped"]["bfloat16"]
 
 
 def test_a_system_that_is_not_there_is_left_out_with_the_reason(
