@@ -18,12 +18,13 @@ from benchmarks.measure import ROOT, interleave, ratios
 from benchmarks.record import keep, kept, now, some_of
 from benchmarks.serve import Order
 from benchmarks.workloads import WORKLOADS, Workload
+from protofed.core.model import Precision
 
 PEAK_SECONDS = 0.5
 TRIAL = ROOT / "benchmarks" / "trial.json"  # of --quick, which must not replace figures
 MOST_PEERS = ("plain", "flower")
 PEERS = (*MOST_PEERS, "blazefl-processes", "blazefl-threads", "pfllib")
-BFLOAT16 = "bfloat16"
+BFLOAT16: Precision = "bfloat16"
 Part = Callable[["Plan"], dict[str, Any]]
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.serve import LeftOutError, Order, Round, Tell
+from benchmarks.serve import Order, Round, Tell
 from benchmarks.workloads import CHANNELS, CLASSES, MEAN, PAD, STD, Workload, make_images, make_net
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
+from protofed.core.model import Precision
 from protofed.core.site import SERVER, ArrayDataset, ClientId, PixelTransform, RoundContext, Site
 from protofed.data.transforms import ImageTransform
 from protofed.engines.local_engine import LocalEngine
@@ -67,30 +68,23 @@ class CountedFPL(Counts, FPL):
 METHODS: dict[str, Callable[[], AnyMethod]] = {"fedavg": CountedFedAvg, "fpl": CountedFPL}
 
 
-def with_precision(site: Site, precision: str) -> Site:
-    """The site that trains in a precision; the only place where a site gets it."""
-    if precision == "float32":
-        return site
-    if "precision" not in {field.name for field in fields(Site)}:
-        raise LeftOutError(f"this version of protofed does not train in {precision}")
-    change: dict[str, Any] = {"precision": precision}
-    return replace(site, **change)
-
-
-def make_sites(work: Workload, precision: str = "float32") -> tuple[Site, dict[ClientId, Site]]:
-    """The server's site and the clients'."""
+def make_sites(
+    work: Workload, precision: Precision = "float32"
+) -> tuple[Site, dict[ClientId, Site]]:
+    """The server's site and the clients', with encoders that compute in a precision."""
+    net = make_net(work)
+    net.precision = precision
     server = Site(
         id=SERVER,
         domain="",
         classes=CLASSES,
-        net=make_net(work),
+        net=net,
         pixels=ImageTransform(mean=MEAN, std=STD, channels=CHANNELS, pad=PAD, flip=True),
         train=ArrayDataset(torch.zeros(0, 1, 1, 3, dtype=torch.uint8), torch.zeros(0).long()),
         training=work.training,
         seed=0,
         sizes=dict(enumerate(work.sizes)),
     )
-    server = with_precision(server, precision)
     sites = {
         client: replace(server, id=client, train=ArrayDataset(*make_images(work, client)))
         for client in range(len(work.sizes))

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NamedTuple, TextIO
 
 from benchmarks.workloads import Workload
+from protofed.core.model import Precision
 
 
 class LeftOutError(Exception):
@@ -59,7 +60,7 @@ class Order:
     work: Workload
     method: str = "fedavg"  # ours only
     workers: int = 2  # ours only
-    precision: str = "float32"  # ours only
+    precision: Precision = "float32"  # ours only
 
     def python(self) -> str:
         """The interpreter that runs the system."""

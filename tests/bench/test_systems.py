@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,8 +15,6 @@ from benchmarks.ours import make_sites
 from benchmarks.plain_loop import Images, average
 from benchmarks.serve import Order, Round
 from benchmarks.workloads import MEAN, PAD, SIDE, STD, WORKLOADS, Workload, make_images
-
-from protofed.core.site import Site
 
 TINY = Workload("tiny", "lsa-cnn", (24, 40), epochs=2, batch=16)
 
@@ -140,17 +138,11 @@ class clientAVG:
 
 
 def test_ours_takes_a_precision() -> None:
-    """Where sites have one; elsewhere it is left out with the reason."""
     order = replace(orders("ours")["ours"], precision="bfloat16")
     found = interleave({"bfloat16": order}, repeats=1)
-    if "precision" in {field.name for field in fields(Site)}:
-        assert found["systems"]["bfloat16"]["steps"] == 10
-        server, sites = make_sites(TINY, "bfloat16")
-        assert {getattr(site, "precision", "") for site in (server, *sites.values())} == {
-            "bfloat16"
-        }
-    else:
-        assert "does not train in bfloat16" in found["skipped"]["bfloat16"]
+    assert found["systems"]["bfloat16"]["steps"] == 10
+    server, sites = make_sites(TINY, "bfloat16")
+    assert {site.net.precision for site in (server, *sites.values())} == {"bfloat16"}
 
 
 def test_a_system_that_is_not_there_is_left_out_with_the_reason(
