@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import idle, machine, peak, pieces, report
+from benchmarks import idle, machine, peak, pieces, report, start
 from benchmarks.measure import ROOT, interleave, ratios
 from benchmarks.record import keep, kept, now, some_of
 from benchmarks.serve import Order
@@ -81,6 +81,7 @@ def memory(plan: Plan) -> dict[str, Any]:
 
 PARTS: dict[str, Part] = {
     "startup": lambda plan: pieces.startup(max(7, plan.repeats)),
+    "start": lambda plan: start.start(1 if plan.quick else plan.repeats),
     "aggregation": lambda plan: pieces.aggregation(plan.repeats),
     "finch-20": lambda plan: pieces.clusters(10 * plan.repeats, 20),
     "finch-100": lambda plan: pieces.clusters(10 * plan.repeats, 100),

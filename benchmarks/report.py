@@ -104,6 +104,13 @@ GOALS = [
     ),
     Goal("protofed --help", ("startup", "median", "--help"), "s", most=0.5),
     Goal("import protofed", ("startup", "median", "import"), "s", most=0.3),
+    Goal("protofed run: first round", ("start", "median", "first round"), "s", most=6.0),
+    Goal("protofed predict: 30 images", ("start", "median", "predict"), "s", most=3.0),
+    Goal("protofed report: three runs", ("start", "median", "report"), "s", most=5.0),
+    *(
+        Goal(f"protofed {name}: three runs", ("start", "median", name), "s")
+        for name in ("runs", "compare", "plot curves")
+    ),
 ]
 SHOWN: dict[str, Callable[[float], str]] = {
     "x": lambda value: f"{value:.2f} x",

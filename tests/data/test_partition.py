@@ -108,6 +108,16 @@ def test_shares_and_samples_may_differ_between_domains() -> None:
     assert [len(part.rows) for part in counted] == [7, 7, 50]
 
 
+def test_images_that_the_rule_alone_counts_are_those_that_are_dealt() -> None:
+    source = cyclic({"a": 100, "b": 50})
+    rule = SharesPartition(clients=3, samples={"a": 7, "b": 50})
+    for left_out in (None, "a", "b"):
+        parts = partition_clients(rule, source, 0, left_out)
+        assert rule.known_images(("a", "b"), left_out) == sum(len(part.rows) for part in parts)
+    assert SharesPartition(clients=3, share=0.1).known_images(("a", "b")) is None
+    assert EqualPartition(clients=3).known_images(("a", "b")) is None
+
+
 def test_a_tiny_share_leaves_clients_with_nothing() -> None:
     parts = partition_clients(SharesPartition(clients=2, share=0.001), cyclic({"a": 100}), seed=0)
     assert [part.rows.tolist() for part in parts] == [[], []]

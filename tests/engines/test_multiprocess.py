@@ -92,6 +92,30 @@ def test_patience_lets_short_work_stay_in_this_process() -> None:
     assert tree.equal(state, played(LocalEngine(method, sites, tests), server)[0])
 
 
+def test_workers_that_were_started_before_are_used_and_ended() -> None:
+    method = METHODS["fedavg"]()
+    server, sites, tests = federation(method)
+    pool = WorkerPool(3)
+    processes = [worker.process for worker in pool.workers]
+    engine = WorkerEngine(method, sites, tests, workers=2, patience=1000, pool=pool)
+    assert engine._has_workers()
+    assert engine.pool is pool
+    assert [worker.process for worker in pool.workers] == processes[:2]
+    state, _ = played(engine, server)
+    assert engine.news == []
+    assert [process.returncode in (0, 1) for process in processes] == [True, True, False]
+    assert tree.equal(state, played(LocalEngine(method, sites, tests), server)[0])
+
+
+def test_workers_that_nobody_needed_end_with_the_engine() -> None:
+    method = METHODS["fedavg"]()
+    _, sites, tests = federation(method)
+    pool = WorkerPool(1)
+    (process,) = (worker.process for worker in pool.workers)
+    WorkerEngine(method, sites, tests, workers=1, pool=pool).close()
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_patience_may_end_in_the_middle_of_a_round(hire: Hire) -> None:
     method = METHODS["scaffold"]()
     server, sites, tests = federation(method)

@@ -1,4 +1,7 @@
-"""Statistics for a handful of seeds: paired differences, an honest test, ranks over seeds."""
+"""Statistics for a handful of seeds: paired differences, an honest test, ranks over seeds.
+
+`scipy.stats` is imported where it is used: it takes half a second, and a single seed needs none.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 LEVEL = 0.95  # of intervals
 FEWEST_BLOCKS = 10  # with which the ranks of methods are tested
@@ -63,6 +65,8 @@ def paired_difference(
     mean, std = SeedSpread.of(gaps)
     if std is None:
         return PairedDifference(mean, None, None, None, 1)
+    from scipy import stats
+
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(gaps) - 1)) * std / math.sqrt(len(gaps))
     return PairedDifference(mean, mean - reach, mean + reach, _signed_rank(gaps, tests), len(gaps))
 
@@ -72,6 +76,8 @@ def _signed_rank(gaps: Sequence[float], tests: int) -> float | None:
         return None
     if not any(gaps):
         return 1.0
+    from scipy import stats
+
     return float(stats.wilcoxon(gaps).pvalue)
 
 
@@ -111,6 +117,8 @@ def mean_ranks(scores: Mapping[str, Sequence[float]]) -> MeanRanks:
     not the domains of one run, which one and the same model was scored on. Ties share the mean of
     their ranks.
     """
+    from scipy import stats
+
     table = np.array(list(scores.values()))  # [methods, blocks]
     means = stats.rankdata(-table, axis=0).mean(1)
     named = dict(zip(scores, means.tolist(), strict=True))

@@ -60,6 +60,10 @@ class PartitionRule(ABC):
         }
         return replace(self, **tables)
 
+    def known_images(self, domains: Sequence[str], leave_out: str | None = None) -> int | None:
+        """How many images all clients hold together; None if the rule alone does not tell."""
+        return None
+
     def spread(self, domains: Sequence[str], leave_out: str | None = None) -> dict[str, int]:
         """The number of clients of each domain; 0 for the domain `leave_out`."""
         counts = self._spread(domains, leave_out)
@@ -131,6 +135,12 @@ class SharesPartition(PartitionRule):
                 f" {classes} classes; raise partition.{name} or set partition.repair to false"
             )
         return list(_repair(hands, labels, draw) if self.repair else hands)
+
+    def known_images(self, domains: Sequence[str], leave_out: str | None = None) -> int | None:
+        if self.samples is None:
+            return None
+        counts = self.spread(domains, leave_out)
+        return sum(n * _amount("samples", self.samples, domain) for domain, n in counts.items())
 
     def _size(self, images: int, domain: str) -> int:
         """How many of a domain's images each of its clients draws."""

@@ -31,6 +31,7 @@ from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, C, Method, S
 from protofed.core.metrics import CorrectCounts, count_correct, merge_counts
 from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
+from protofed.core.training import SGD
 from protofed.engines.engine import try_training
 from protofed.engines.local_engine import LocalEngine
 from protofed.engines.shared_memory import SharedTreeBuffer, shared_memory_handle
@@ -203,6 +204,7 @@ class WorkerProcess:
     def serve(self) -> None:
         """Answer each request from the socket; EOFError when the parent has closed it."""
         sys.path[:] = self.link.take()  # so a user's own method is found here too
+        _load_slow_modules()
         while True:
             request = self.link.connection.recv_bytes()
             self.link.give(_result_or_exception(partial(self._answer, request)))
@@ -218,6 +220,11 @@ class WorkerProcess:
         assert self.context is not None, "set up before any task"
         task: WorkerTask = work
         return task.do(TaskInput(*self.down.read(given)), self.context)
+
+
+def _load_slow_modules() -> None:
+    """Import what the first task would wait for: torch's first optimiser imports its compiler."""
+    SGD().torch_optimizer([torch.zeros(1)])
 
 
 def _result_or_exception(work: Callable[[], T]) -> T | Exception:
@@ -268,17 +275,21 @@ class WorkerHandle:
         os.close(life)
         self.link = WorkerLink(ours.detach())
         self.link.give(sys.path)
+        self.ready = False  # until it has a federation
 
     def set_up(self, setup: WorkerSetup, images: SharedTreeBuffer) -> None:
         """Give it a federation and wait until it is ready."""
         self.link.give((setup, None))
         send_handle(self.link.connection, images.handle, self.process.pid)
         unwrap_answer(self.link.take())
+        self.ready = True
 
     def end(self) -> int:
         """End the process, by force if it does not end by itself; returns its exit code."""
         self.link.connection.close()
         os.close(self.life)
+        if not self.ready:  # it may be importing torch, and nobody waits for that
+            self.process.kill()
         try:
             code = self.process.wait(LONGEST_END)
         except subprocess.TimeoutExpired:
@@ -372,10 +383,14 @@ class WorkerPool:
         started.set_up(self.setup, self.images)
         self.check_code()
 
+    def shrink(self, count: int) -> None:
+        """End all workers but `count`."""
+        while len(self.workers) > count:
+            self.workers.pop().end()
+
     def end(self) -> None:
         """End all workers."""
-        while self.workers:
-            self.workers.pop().end()
+        self.shrink(0)
 
 
 CHUNK = 4 * SCAN_BATCH  # test images per task: the same batches as in one process
@@ -396,7 +411,7 @@ class WorkerEngine(LocalEngine[S, C]):
 
     Results are bit for bit those of `LocalEngine`. Workers take a second or two to start, so for
     the first `patience` seconds it trains by itself: short runs end before that, long ones do not
-    notice.
+    notice. A `pool` that was started before is used at once, and ended with the engine.
     """
 
     def __init__(
@@ -408,13 +423,15 @@ class WorkerEngine(LocalEngine[S, C]):
         workers: int,
         threads: int = 1,
         patience: float = 0,
+        pool: WorkerPool | None = None,
         scratch: Path | None = None,
         check_code: Callable[[], None] = lambda: None,
     ):
         super().__init__(method, sites, tests, scratch=scratch)
         clients = len(sites.keys() - {SERVER})
         self.count, self.threads = min(workers, max(clients, 1)), threads
-        self.patience, self.check_code = patience, check_code
+        self.patience, self.check_code = 0 if pool else patience, check_code
+        self.started = pool  # workers that have no federation yet
         self.pool: WorkerPool | None = None
         self.images = SharedTreeBuffer(shared_memory_handle())
         self.outline = self.images.write(shared_images(self.sites, self.tests))
@@ -490,7 +507,9 @@ class WorkerEngine(LocalEngine[S, C]):
         return self.pool is not None
 
     def _start_workers(self) -> WorkerPool:
-        return WorkerPool(self.count)
+        pool, self.started = self.started or WorkerPool(self.count), None
+        pool.shrink(self.count)
+        return pool
 
     @contextmanager
     def _spend_patience(self) -> Iterator[None]:
@@ -506,4 +525,6 @@ class WorkerEngine(LocalEngine[S, C]):
 
     def close(self) -> None:
         self._stop_workers()
+        if self.started:
+            self.started.end()
         os.close(self.images.handle)

@@ -24,7 +24,7 @@ from protofed.core.site import ClientId, RoundContext
 from protofed.core.training import torch_threads
 from protofed.engines.engine import Engine, RoundEvent
 from protofed.engines.local_engine import CPU, LocalEngine
-from protofed.engines.multiprocess import WorkerEngine, worker_count
+from protofed.engines.multiprocess import WorkerEngine, WorkerPool, worker_count
 from protofed.errors import ProtofedError, count_noun
 from protofed.experiment.checkpoint import ResumePoint, load_server_state
 from protofed.experiment.model_card import mark_done
@@ -45,7 +45,7 @@ from protofed.federation.notices import Notice
 from protofed.federation.round import Messages, run_round
 from protofed.runtime.resources import tune_malloc
 from protofed.spec.code_fingerprint import code_digests, code_fingerprint, git_commits
-from protofed.spec.experiment_spec import Experiment, SiteData
+from protofed.spec.experiment_spec import Data, Experiment, SiteData
 from protofed.spec.method_lookup import method_name, method_slug
 
 MOST_FAILED = 3  # failed rounds in a row after which a run stops
@@ -184,6 +184,32 @@ def check_min_clients(experiment: Experiment, asked: int) -> None:
 
 Workers: TypeAlias = int | Literal["auto"]
 START_WORKERS_AFTER = 3.0  # seconds, about what it costs; with workers="auto"
+FASTEST = 10_000 * 32**2  # pixels that the quickest net trains on in a second of one core
+
+
+def start_early(
+    experiment: Experiment, workers: Workers, rounds: int, clients: int, images: int | None
+) -> WorkerPool | None:
+    """Worker processes that import torch while this one is busy; None if the run may do without.
+
+    With ``workers="auto"`` they start if `rounds` rounds over `images` images surely take longer
+    than starting them; otherwise `WorkerEngine` waits and sees.
+    """
+    if torch.device(experiment.device) != CPU:
+        return None
+    if workers == "auto" and least_seconds(experiment, rounds, images) < START_WORKERS_AFTER:
+        return None
+    asked = clients_per_round(experiment, clients)
+    count = worker_count(asked, experiment.threads) if workers == "auto" else min(workers, clients)
+    return WorkerPool(count) if count else None
+
+
+def least_seconds(experiment: Experiment, rounds: int, images: int | None) -> float:
+    """How long one core trains at least in some rounds over all clients' images; 0 if unknown."""
+    if images is None or not isinstance(experiment.data, Data):  # rows may be quicker by far
+        return 0.0
+    passes = rounds * experiment.method.epochs_per_round(experiment.training)
+    return passes * experiment.participation * images * experiment.data.side**2 / FASTEST
 
 
 def create_local_engine(
@@ -192,11 +218,13 @@ def create_local_engine(
     scratch: Path,
     workers: Workers,
     asked: int,
+    pool: WorkerPool | None = None,
 ) -> LocalEngine[Any, Any]:
     """The engine for a run on this machine: one process, or several if memory and cores allow.
 
     `asked` clients train per round. With ``workers="auto"`` the first seconds run in one process,
-    as starting others costs about that much. A GPU is always used by one process.
+    as starting others costs about that much; unless `pool` has them already, which the engine then
+    owns. A GPU is always used by one process.
     """
     method, everyone, tests = experiment.method, federation.everyone, federation.tests
     device = torch.device(experiment.device)
@@ -207,6 +235,8 @@ def create_local_engine(
     else:
         count, patience = workers, 0.0
     if not count:
+        if pool:  # the images have left too little memory
+            pool.end()
         return LocalEngine(method, everyone, tests, scratch=scratch)
     return WorkerEngine(
         method,
@@ -215,6 +245,7 @@ def create_local_engine(
         workers=count,
         threads=experiment.threads,
         patience=patience,
+        pool=pool,
         scratch=scratch,
         check_code=partial(check_unchanged, experiment, code_digests(experiment)),
     )
@@ -253,11 +284,14 @@ def run(
     if again or not folder.done.exists():
         code_digests(experiment)  # old code in memory is an error before anything is cleared
         tune_malloc()
-        display = _display(experiment, folder, again) if progress else None
+        begun = None if again else folder.newest()
+        first = begun.round if begun else 0
+        display = RunWatcher(experiment, folder.path, first, patient=True) if progress else None
+        rounds = pause_round(experiment, stop_after) - first
         with (
             RunFollowers(experiment, folder.path, watch, trackers, display) as followers,
             torch_threads(experiment.threads),
-            closing(_local(experiment, folder, keep, workers)) as made,
+            closing(_local(experiment, folder, keep, workers, rounds)) as made,
             folder.locked(),
         ):
             # another process may have been at it until now
@@ -272,22 +306,31 @@ def run(
     return read_result(folder) if folder.done.exists() else result_so_far(folder)
 
 
-def _display(experiment: Experiment, folder: RunDir, again: bool) -> RunWatcher:
-    """The progress of a run that is begun from Python."""
-    begun = None if again else folder.newest()
-    return RunWatcher(experiment, folder.path, begun.round if begun else 0, patient=True)
-
-
 def _local(
-    experiment: Experiment, folder: RunDir, keep: Collection[int], workers: Workers
+    experiment: Experiment, folder: RunDir, keep: Collection[int], workers: Workers, rounds: int
 ) -> ExperimentRun[Any, Any]:
-    """A run whose clients are all on this machine."""
+    """A run whose clients are all on this machine, with `rounds` rounds to do.
+
+    Workers start while the images are loaded, if the spec alone tells that they are worth it; else
+    once the images are counted.
+    """
     require_precision(experiment)
-    federation = build_federation(experiment)
-    count = clients_per_round(experiment, len(federation.sites))
-    check_min_clients(experiment, count)
-    engine = create_local_engine(experiment, federation, folder.path, workers, count)
-    return ExperimentRun(experiment, experiment.method, folder, federation, engine, keep)
+    domains, left_out, rule = experiment.data.domains, experiment.leave_out, experiment.partition
+    clients = sum(rule.spread(domains, left_out).values())
+    known = rule.known_images(domains, left_out)
+    pool = start_early(experiment, workers, rounds, clients, known)
+    try:
+        federation = build_federation(experiment)
+        sites, images = len(federation.sites), sum(federation.server.sizes.values())
+        count = clients_per_round(experiment, sites)
+        check_min_clients(experiment, count)
+        pool = pool or start_early(experiment, workers, rounds, sites, images)
+        engine = create_local_engine(experiment, federation, folder.path, workers, count, pool)
+        return ExperimentRun(experiment, experiment.method, folder, federation, engine, keep)
+    except BaseException:
+        if pool:
+            pool.end()
+        raise
 
 
 def default_folder(experiment: Experiment) -> Path:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 Vectors = NDArray[np.float64]
@@ -34,6 +32,10 @@ def _link(vectors: Vectors) -> Labels:
     count = len(vectors)
     if count == 1:
         return np.zeros(1, dtype=np.int64)
+    # Imported here, as every run imports this module with all methods, and few ever cluster.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(norms > 0, norms, 1)
     cosines = (unit @ unit.T).round(DECIMALS)
