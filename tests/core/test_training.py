@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Literal
 
@@ -238,3 +240,13 @@ def test_adams_moments_do_not_outlive_a_fit() -> None:
     # A first step of Adam has the length lr, whatever the gradient.
     torch.testing.assert_close(first["w"], torch.tensor([3.99]))
     torch.testing.assert_close(second["w"], torch.tensor([4.0]))
+
+
+def test_training_with_sgd_does_not_import_the_compiler_of_torch() -> None:
+    script = """
+import sys, torch
+from protofed.core.training import SGD, fit_model
+fit_model({"w": torch.ones(2)}, [1], lambda thing, batch: thing["w"].sum(), SGD())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

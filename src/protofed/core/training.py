@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from pydantic import ConfigDict, Field, Strict, model_validator
@@ -19,6 +19,16 @@ from protofed.errors import DivergedError
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Number = Strict()  # refuses "3" and true
+
+
+class Optimizer(Protocol):
+    """What training asks of an optimiser, torch's or `SGDSteps`."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+
+    def step(self) -> None:
+        """Change the tensors by their gradients."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -37,20 +47,41 @@ class SGD:
     momentum: Annotated[float, Number] = Field(default=0.9, ge=0, lt=1)
     weight_decay: Annotated[float, Number] = Field(default=1e-5, ge=0)
 
-    def torch_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """A new optimiser of torch for some tensors."""
-        # Fused and foreach kernels round differently and gain next to nothing
-        # (docs/performance.md).
-        return torch.optim.SGD(
-            parameters,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            foreach=False,
-        )
+    def make_optimizer(self, parameters: Sequence[Tensor]) -> Optimizer:
+        """A new optimiser for some tensors."""
+        return SGDSteps(self, parameters)
 
     def limit_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Change gradients before a step; plain SGD leaves them as they are."""
+
+
+class SGDSteps:
+    """The steps of `torch.optim.SGD`, bit for bit, without its second of import.
+
+    The first optimiser of torch in a process imports torch's compiler, which every worker of a
+    short run would wait for.
+    """
+
+    def __init__(self, sgd: SGD, parameters: Sequence[Tensor]):
+        self.sgd, self.parameters = sgd, parameters
+        self.velocities: list[Tensor | None] = [None] * len(parameters)
+
+    def zero_grad(self) -> None:
+        for leaf in self.parameters:
+            leaf.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        sgd = self.sgd
+        for number, leaf in enumerate(self.parameters):
+            if leaf.grad is None:  # the loss does not depend on it
+                continue
+            move = leaf.grad.add(leaf, alpha=sgd.weight_decay) if sgd.weight_decay else leaf.grad
+            if sgd.momentum:
+                velocity = self.velocities[number]
+                move = move.clone() if velocity is None else velocity.mul_(sgd.momentum).add_(move)
+                self.velocities[number] = move
+            leaf.add_(move, alpha=-sgd.lr)
 
 
 MOMENTUM = SGD().momentum  # also what stands in a spec whose optimiser has none
@@ -146,10 +177,10 @@ class Training(SGD):
             step_factor=STEP_FACTOR,
         )
 
-    def torch_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """A new optimiser of torch for some tensors; betas and eps are torch's defaults."""
+    def make_optimizer(self, parameters: Sequence[Tensor]) -> Optimizer:
+        """A new optimiser for some tensors; Adam's betas and eps are torch's defaults."""
         if self.optimizer == "sgd":
-            return super().torch_optimizer(parameters)
+            return super().make_optimizer(parameters)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(parameters, lr=self.lr, weight_decay=self.weight_decay, foreach=False)
 
@@ -212,7 +243,7 @@ def fit_model(
     """
     copy = tree.clone(thing)
     parameters = [leaf.requires_grad_() for leaf in _trainable(copy)]
-    optimiser = sgd.torch_optimizer(parameters)
+    optimiser = sgd.make_optimizer(parameters)
     steps = 0
     total: Tensor | float = 0.0
     for batch in batches:

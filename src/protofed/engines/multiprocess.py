@@ -31,7 +31,6 @@ from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, C, Method, S
 from protofed.core.metrics import CorrectCounts, count_correct, merge_counts
 from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
-from protofed.core.training import SGD
 from protofed.engines.engine import try_training
 from protofed.engines.local_engine import LocalEngine
 from protofed.engines.shared_memory import SharedTreeBuffer, shared_memory_handle
@@ -204,7 +203,6 @@ class WorkerProcess:
     def serve(self) -> None:
         """Answer each request from the socket; EOFError when the parent has closed it."""
         sys.path[:] = self.link.take()  # so a user's own method is found here too
-        _load_slow_modules()
         while True:
             request = self.link.connection.recv_bytes()
             self.link.give(_result_or_exception(partial(self._answer, request)))
@@ -220,11 +218,6 @@ class WorkerProcess:
         assert self.context is not None, "set up before any task"
         task: WorkerTask = work
         return task.do(TaskInput(*self.down.read(given)), self.context)
-
-
-def _load_slow_modules() -> None:
-    """Import what the first task would wait for: torch's first optimiser imports its compiler."""
-    SGD().torch_optimizer([torch.zeros(1)])
 
 
 def _result_or_exception(work: Callable[[], T]) -> T | Exception:
