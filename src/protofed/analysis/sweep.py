@@ -15,6 +15,7 @@ from protofed.spec.experiment_spec import Experiment
 from protofed.spec.method_lookup import parse_method
 from protofed.spec.spec_parser import Raw, choose_named, parse_experiment, set_field
 
+TRAINING = "training."  # what a setting of a row may begin with, beside the method's own fields
 FULL = "full"  # the method as it is, among its ablations
 
 
@@ -43,17 +44,18 @@ class GridCell(NamedTuple):
 
 
 def named_variants(words: Sequence[str], raw: Raw) -> list[GridVariant]:
-    """One variant per word; a colon introduces settings of the method.
+    """One variant per word; a colon introduces settings of the method, or of its training.
 
     ``named_variants(["fedavg", "fpl:tau=0.05,upcr=0"], raw)`` gives the rows ``FedAvg`` and ``FPL
-    (tau=0.05,upcr=0)``, which share everything in `raw`. Equal labels are refused.
+    (tau=0.05,upcr=0)``, which share everything in `raw`. Where each method has a learning rate of
+    its own, it is ``fpl:training.lr=0.03``. Equal labels are refused.
     """
     variants = []
     for word in words:
         name, settings = split_method_word(word)
         own = choose_named(raw, "method", name)
         for setting in filter(None, settings.split(",")):
-            own = set_field(own, f"method.{setting}")
+            own = set_field(own, setting if setting.startswith(TRAINING) else f"method.{setting}")
         label = parse_method(own["method"]).info.label
         variants.append(GridVariant(add_settings(label, settings), own))
     return _distinct(variants)

@@ -20,6 +20,7 @@ from protofed.cli.reproduce import reproduce_command
 from protofed.cli.run import resume_command, run_command
 from protofed.cli.runs import runs_app
 from protofed.cli.sweep import sweep_command
+from protofed.cli.tune import tune_command
 from protofed.errors import ProtofedError, printable_text
 from protofed.runtime.console import telling
 from protofed.runtime.resources import explain_oom
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare_command,
     "ablate": ablate_command,
     "sweep": sweep_command,
+    "tune": tune_command,
     "reproduce": reproduce_command,
     "plot": plot_command,
     "report": report_command,

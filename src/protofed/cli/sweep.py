@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from protofed.experiment.result import ScoreRule
     from protofed.experiment.runner import Workers
     from protofed.runtime.text_tables import TableFormat
+    from protofed.spec.experiment_spec import Experiment
+    from protofed.spec.spec_parser import Raw
 
 RUNS = Path("runs")
 
@@ -171,15 +173,22 @@ def final_command(plan: SearchPlan, best: SearchTrial, score: ScoreRule) -> str:
     It is complete, so it gives the same experiment without the spec file or flags of the search,
     and quoted for a shell.
     """
-    from protofed.spec.experiment_spec import SiteData, flatten_spec
-    from protofed.spec.spec_parser import format_assignment, set_value
+    from protofed.spec.spec_parser import set_value
 
     raw = {name: value for name, value in plan.raw.items() if name != "validation"}
     for field, value in best.settings.items():
         raw = set_value(raw, field, value)
-    experiment = best.cells[0].experiment
-    rest = flatten_spec({**raw, "net": experiment.net})
     words = ["protofed", "compare", plan.method, "--seeds", str(plan.seeds)]
+    return shlex.join(words + compare_words(raw, best.cells[0].experiment, score, plan.runs))
+
+
+def compare_words(raw: Raw, experiment: Experiment, score: ScoreRule, runs: Path) -> list[str]:
+    """The options of `compare` that give what all its rows share: all of `raw`."""
+    from protofed.spec.experiment_spec import SiteData, flatten_spec
+    from protofed.spec.spec_parser import format_assignment
+
+    rest = flatten_spec({**raw, "net": experiment.net})
+    words = []
     if not isinstance(experiment.data, SiteData):
         words += ["--data", experiment.data.name]
     if isinstance(experiment.net, str):
@@ -189,5 +198,4 @@ def final_command(plan: SearchPlan, best: SearchTrial, score: ScoreRule) -> str:
         if field not in ("data", "data.name", "method.name", "rounds"):
             words += ["--set", format_assignment(field, value)]
     words += ["--score", score]
-    words += [] if plan.runs == RUNS else ["--runs", str(plan.runs)]
-    return shlex.join(words)
+    return words if runs == RUNS else [*words, "--runs", str(runs)]

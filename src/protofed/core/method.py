@@ -60,6 +60,10 @@ Need: TypeAlias = Literal["equal nets", "equal features", "public images", "sgd"
 Ablations: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
+# The fields that `protofed tune` searches beside the learning rate, with their ranges or choices.
+TunedFields: TypeAlias = Mapping[str, str]
+
+
 class MethodInfo(NamedTuple):
     """The paper behind a method, as tables, reports and model cards print it.
 
@@ -97,6 +101,7 @@ class Method(Generic[S, C]):
 
     info: ClassVar[MethodInfo]
     ablations: ClassVar[Ablations] = {}  # those of its paper
+    tuned: ClassVar[TunedFields] = {}  # the one or two fields that matter most
 
     def __init_subclass__(cls) -> None:
         """Let `help` show what the fields of a method mean: append it to the docstring."""
