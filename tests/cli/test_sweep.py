@@ -191,7 +191,7 @@ def test_the_final_command_is_complete_and_quoted(cli: Cli, tiny: Path, tmp_path
     words = shlex.split(final_command(plan, SearchTrial(1, settings, cells), "last"))
     assert words[words.index("--runs") + 1] == str(tmp_path / "my runs")
     assert words[words.index("--score") + 1] == "last"
-    ended = cli(*words[1:])
+    ended = cli(*words[1:], "--workers", "0")
     assert ended.code == 0, ended.err
     (folder,) = (tmp_path / "my runs").iterdir()
     wanted = cells[0].experiment.to_dict()

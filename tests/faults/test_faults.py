@@ -22,6 +22,7 @@ def kept() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_every_promise_holds_in_short(tmp_path: Path) -> None:
     """Among them: runs of six methods killed in a round and gone on with, equal in every byte."""
     out = tmp_path / "results.json"

@@ -58,7 +58,7 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["runs", "RUN"],
         ["runs", ".", "--format", "csv"],
         ["runs", "prune", "RUN", "--all", "--yes"],
-        ["compare", "fedproto", "--spec", "done.json", "--runs", ".", "--workers", "1"],
+        ["compare", "fedproto", "--spec", "done.json", "--runs", ".", "--workers", "0"],
     ],
     "half": [
         ["run", "--spec", "half.json", "--out", "RUN", "--workers", "0", "--json"],
