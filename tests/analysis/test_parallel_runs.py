@@ -102,6 +102,35 @@ def test_a_killed_worker_is_named_and_the_others_finish(
     assert (made[1].folder / "done").exists()
 
 
+def test_who_is_told_to_ignore_hangups_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under nohup, when the terminal is closed: the grid and its processes get SIGHUP."""
+    started: list[int] = []
+
+    class Watched(RunProcess):
+        def __init__(self, cell: GridCell, options: RunOptions):
+            super().__init__(cell, options)
+            started.append(self.process.pid)
+
+    def hang_up(progress: GridProgress) -> None:
+        if progress.rounds and not progress.runs:
+            hung_up.append(progress.rounds)
+            for pid in (os.getpid(), *started):
+                os.kill(pid, signal.SIGHUP)
+
+    monkeypatch.setattr("protofed.analysis.parallel_runs.RunProcess", Watched)
+    made = grid_cells(named_variants(["fedavg"], {**SHARED, "rounds": 30}), range(1), tmp_path)
+    hung_up: list[int] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_all(made, 1, hang_up) == {}
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert hung_up
+    assert (made[0].folder / "done").exists()
+
+
 def test_a_folder_of_another_experiment_stops_the_grid_before_it_starts(
     copied: list[GridCell], tmp_path: Path
 ) -> None:
