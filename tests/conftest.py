@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from protofed.analysis import parallel_runs
+from protofed.experiment import runner
 
 torch.set_num_threads(1)
 # Who starts the tests in the background (nohup, some CI) may have Ctrl-C ignored, which all that
@@ -33,6 +37,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # by all workers
     os.environ["PROTOFED_CACHE"] = str(shared / "protofed-cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stay_in_this_process() -> Iterator[None]:
+    """Let short runs start no workers on a busy machine either, and look at grids more often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "START_WORKERS_AFTER", 300.0)
+        patch.setattr(parallel_runs, "LOOK", 0.05)
+        yield
 
 
 @pytest.fixture
@@ -67,4 +80,6 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if count := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{count} long tests were left out; make test-all runs them too")
+        terminalreporter.write_line(
+            f"{count} long tests were left out; make test-all runs them too"
+        )

@@ -106,7 +106,7 @@ class Place:
             env=self.surroundings,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
         )
 
     @property
@@ -174,7 +174,7 @@ def _kill_on_its_way(place: Place) -> None:
     )
     began = time.monotonic()
     while not (place.folder / "runs/cut/checkpoints/round-00002").exists():
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 240
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
