@@ -267,7 +267,19 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+SHORT = (  # one for each place that code may lie in; the others lie beside these
+    "the loss of a method in a file",
+    "a constant in a module that it imports",
+    "a net in a file",
+    "the method that another is built on",
+    "the arithmetic of training",
+    "between a kill and the same command",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in WAYS]
+)
 def test_an_edit_is_noticed_and_named(place: Place, name: str) -> None:
     way = WAYS[name]
     before = place.scores(way.run)
