@@ -25,7 +25,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_compare_prints_a_table_and_reads_it_the_second_time(cli: Cli) -> None:
-    words = ["compare", "fedavg", "fedprox:mu=9", "--seeds", "2", *TINY, *MORE, "--workers", "2"]
+    words = ["compare", "fedavg", "fedprox:mu=9", "--seeds", "2", *TINY, *MORE]
     first = cli(*words)
     assert first.code == 0, first.err
     assert first.err.count("finished") == 4

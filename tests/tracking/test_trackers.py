@@ -223,6 +223,7 @@ def test_a_paused_run_is_not_told_as_finished(tmp_path: Path) -> None:
     assert tracker.asked == [*before, "start", "round", "round", "round", "end"]
 
 
+@pytest.mark.long
 @OWN_QUERIES
 def test_a_paused_run_continues_the_same_logs(tmp_path: Path) -> None:
     folder, logs, names = tmp_path / "run", tmp_path / "logs", ("wandb", "mlflow")
