@@ -80,6 +80,4 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if count := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(
-            f"{count} long tests were left out; make test-all runs them too"
-        )
+        terminalreporter.write_line(f"long tests left out: {count}; make test-all runs them too")
