@@ -130,7 +130,7 @@ def test_the_printed_file_goes_through_every_command(cli: Cli, folder: Path, cas
 
 
 def test_it_survives_a_kill_and_ends_with_the_same_bits(cli: Cli, folder: Path) -> None:
-    words = ["run", "--method", "steady.py:Steady", "--spec", "tiny.toml", "--rounds", "30"]
+    words = ["run", "--method", "steady.py:Steady", "--spec", "tiny.toml", "--rounds", "60"]
     words += ["--net", "ownnet.py:small", "--workers", "0"]
     assert cli(*words, "--out", "whole").code == 0
     command = [sys.executable, "-m", "protofed", *words, "--out", "cut"]
