@@ -79,5 +79,6 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if count := config.stash.get(LEFT_OUT, 0):
+    count = config.stash.get(LEFT_OUT, 0)
+    if count and "long" in config.option.markexpr:
         terminalreporter.write_line(f"long tests left out: {count}; make test-all runs them too")
