@@ -146,19 +146,26 @@ WORDS = [
 ]
 
 
-def play(cli: Cli, runs: Path) -> str:
-    """What the whole command prints, with all runs in this process."""
-    ended = cli(*WORDS, "--workers", "0", "--runs", runs)
-    assert ended.code == 0, ended.err
-    return ended.out
+def command(workers: int, runs: Path) -> list[str]:
+    words = [*WORDS, "--workers", str(workers), "--runs", str(runs)]
+    return [sys.executable, "-m", "protofed", *words]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of the whole grid's runs, and what the command prints."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    ended = subprocess.run(command(0, folder), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return folder, ended.stdout
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
-    how: signal.Signals, cli: Cli, tmp_path: Path
+    how: signal.Signals, unbroken: tuple[Path, str], cli: Cli, tmp_path: Path
 ) -> None:
     broken = subprocess.Popen(
-        [sys.executable, "-m", "protofed", *WORDS, "--workers", "2", "--runs", str(tmp_path)],
+        command(2, tmp_path),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -175,8 +182,8 @@ def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
         broken.send_signal(how)
         assert broken.wait(timeout=60) == 130
     assert len(list(tmp_path.glob("*/done"))) < 2  # it was really in the middle
-    unbroken = tmp_path / "unbroken"
-    assert play(cli, tmp_path) == play(cli, unbroken)
-    for folder in unbroken.iterdir():
+    folders, printed = unbroken
+    assert cli(*WORDS, "--workers", "0", "--runs", tmp_path).out == printed
+    for folder in folders.iterdir():
         for file in ("scores.jsonl", "spec.json", "partition.json", "done"):
             assert (folder / file).read_bytes() == (tmp_path / folder.name / file).read_bytes()
