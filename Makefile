@@ -1,11 +1,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Neighbours in one process, which share what they prepare; who has nothing left takes from the other.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 # One thread each: two workers with two threads each would wait for one another.
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench faults faults-flower format clean
+.PHONY: help setup demo test test-all check bench faults faults-flower format clean
 
 help:  ## list these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -23,15 +25,18 @@ demo: $(READY)  ## train one federation on the built-in digits, about two minute
 	$(BIN)/protofed run --data digits-mini --method fedavg --rounds 20
 	@echo "next: $(BIN)/protofed methods, $(BIN)/protofed run --help, README.md"
 
-test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -n 2
+test: $(READY)  ## run the tests but the long ones (a few minutes on two cores)
+	$(PYTEST) -m 'not long'
 
-check: $(READY)  ## format, lint, types, dependencies, then everything that `make test` runs
+test-all: $(READY)  ## run every test (a quarter of an hour on two cores)
+	$(PYTEST)
+
+check: $(READY)  ## format, lint, types, dependencies, then every test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/deptry src
-	$(MAKE) test
+	$(MAKE) test-all
 
 bench: $(READY)  ## measure against a plain loop, Flower and others (idle machine, one to two hours)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -68,7 +68,7 @@ def growth(folder: Path, quick: bool) -> dict[str, Any]:
 
 
 def one_growth(first: int, work: Work, own: Path) -> tuple[int, int]:
-    """The most kilobytes within the first rounds, and the most after them.
+    """The most kilobytes of its own within the first rounds, and the most after them.
 
     Both are peaks: a peak compared with a single moment would show growth where there is none.
     """
@@ -81,19 +81,24 @@ def one_growth(first: int, work: Work, own: Path) -> tuple[int, int]:
     ):
         while process.poll() is None:
             if finished := len(place.rounds_on_disk()) and place.rounds_on_disk()[-1]:
-                now = _resident(process.pid)
+                now = _own_memory(process.pid)
                 early, late = (
                     (max(now, early), late) if finished <= first else (early, max(now, late))
                 )
-            time.sleep(0.05)
+            time.sleep(0.01)
     if process.returncode or not early or not late:
         raise RuntimeError((own / "log").read_text())
     return early, late
 
 
-def _resident(pid: int) -> int:
+def _own_memory(pid: int) -> int:
+    """The kilobytes that a process has filled itself.
+
+    Pages of files count for nothing: the kernel takes those of libraries away and brings them back
+    as other programs leave it room.
+    """
     try:
-        found = re.search(r"^VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+        told = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        found = None
-    return int(found[1]) if found else 0
+        return 0
+    return sum(map(int, re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+)", told, re.M)))

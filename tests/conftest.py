@@ -1,24 +1,51 @@
-"""What all tests share: one thread, no trace outside the test's own folder, real data if there."""
+"""What all tests share: equal surroundings, no trace outside the tests' own folder, long trials."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+from protofed.analysis import parallel_runs
+from protofed.experiment import runner
 
 torch.set_num_threads(1)
 # Who starts the tests in the background (nohup, some CI) may have Ctrl-C ignored, which all that
 # they start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# What people set for themselves: colours, widths, proxies, places. A test sets what it is about.
+PERSONAL = (
+    *("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"),
+    *("PROTOFED_MIRROR", "PROTOFED_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    *("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+    *("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONSAFEPATH"),
+)
+for name in PERSONAL:
+    os.environ.pop(name, None)
+os.environ |= {"OMP_NUM_THREADS": "1", "TERM": "xterm"}
+LEFT_OUT = pytest.StashKey[int]()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the rendered digits of one test session in a folder of its own."""
-    os.environ["PROTOFED_CACHE"] = str(tmp_path_factory.getbasetemp().parent / "protofed-cache")
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # by all workers
+    os.environ["PROTOFED_CACHE"] = str(shared / "protofed-cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stay_in_this_process() -> Iterator[None]:
+    """Let short runs start no workers on a busy machine either, and look at grids more often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "START_WORKERS_AFTER", 300.0)
+        patch.setattr(parallel_runs, "LOOK", 0.05)
+        yield
 
 
 @pytest.fixture
@@ -28,3 +55,30 @@ def real_data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("needs real images: set PROTOFED_DATA to their folder")
     return Path(folder)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: one that began last would keep all others waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Count the long tests that were left out; a worker tells it to whom it works for."""
+    config: Any = items[0].config
+    count = sum(item.get_closest_marker("long") is not None for item in items)
+    config.stash[LEFT_OUT] = config.stash.get(LEFT_OUT, 0) + count
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        config.workeroutput["left_out"] = config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take a worker's count; all workers have collected the same tests."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    count = config.stash.get(LEFT_OUT, 0)
+    if count and "long" in config.option.markexpr:
+        terminalreporter.write_line(f"long tests left out: {count}; make test-all runs them too")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from protofed.analysis import compare_methods
+from protofed.data.benchmark_info import Domain
+from protofed.data.benchmarks import BENCHMARKS
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -20,15 +26,42 @@ ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)]*)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
+@pytest.fixture
+def thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tenth image of digits-mini, and all runs in this process."""
+    whole = BENCHMARKS["digits-mini"]
+
+    def read(name: str) -> Domain:
+        domain = whole.read(name)
+        rows = [torch.arange(0, len(part), 10) for part in (domain.train, domain.test)]
+        return domain._replace(train=domain.train.take(rows[0]), test=domain.test.take(rows[1]))
+
+    monkeypatch.setitem(BENCHMARKS, "digits-mini", replace(whole, read=read))
+    monkeypatch.setattr(compare_methods, "process_count", lambda workers: 0)
+
+
+def play(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    script = folder / "page.py"
+    script.write_text("\n".join(BLOCK.findall(page.read_text())))
+    runpy.run_path(str(script), run_name="page")
+
+
+@pytest.mark.usefixtures("thinned")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(BLOCK.findall(page.read_text())))
-    runpy.run_path(str(script), run_name="page")
+    play(page, tmp_path, monkeypatch)
     assert "optical" in capsys.readouterr().out  # every page ends by printing scores
+
+
+@pytest.mark.long
+def test_the_readme_runs_on_all_images_and_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(ROOT / "README.md", tmp_path, monkeypatch)
+    assert "optical" in capsys.readouterr().out
 
 
 def test_pages_with_code_are_found() -> None:

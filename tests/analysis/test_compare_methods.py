@@ -37,6 +37,7 @@ def table(runs: Path) -> protofed.ComparisonTable:
         settings=SETTINGS,
         seeds=2,
         runs=runs,
+        workers=0,
         progress=False,
     )
 

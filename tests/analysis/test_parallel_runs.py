@@ -15,14 +15,21 @@ from protofed.analysis.sweep import GridCell, grid_cells, named_variants
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
 from tests.analysis.conftest import SHARED
+from tests.cli.conftest import Cli
+from tests.cli.conftest import cli as cli
 
 
-def test_the_grid_gives_the_bytes_of_single_runs(grid: list[GridCell], tmp_path: Path) -> None:
-    for cell in grid:
-        run(cell.experiment, tmp_path / cell.folder.name)
+@pytest.mark.parametrize("workers", [2, 0])
+def test_the_grid_gives_the_bytes_of_single_runs(
+    workers: int, grid: list[GridCell], tmp_path: Path
+) -> None:
+    some = [cell._replace(folder=tmp_path / cell.folder.name) for cell in grid[1:3]]
+    assert run_all(some, workers, lambda progress: None) == {}
+    for cell in some:
+        alone = tmp_path / f"{cell.folder.name}-alone"
+        run(cell.experiment, alone)
         for file in ("scores.jsonl", "spec.json", "partition.json"):
-            alone = (tmp_path / cell.folder.name / file).read_bytes()
-            assert (cell.folder / file).read_bytes() == alone
+            assert (cell.folder / file).read_bytes() == (alone / file).read_bytes()
 
 
 def test_finished_runs_are_not_repeated(copied: list[GridCell]) -> None:
@@ -95,6 +102,35 @@ def test_a_killed_worker_is_named_and_the_others_finish(
     assert (made[1].folder / "done").exists()
 
 
+def test_who_is_told_to_ignore_hangups_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under nohup, when the terminal is closed: the grid and its processes get SIGHUP."""
+    started: list[int] = []
+
+    class Watched(RunProcess):
+        def __init__(self, cell: GridCell, options: RunOptions):
+            super().__init__(cell, options)
+            started.append(self.process.pid)
+
+    def hang_up(progress: GridProgress) -> None:
+        if progress.rounds and not progress.runs:
+            hung_up.append(progress.rounds)
+            for pid in (os.getpid(), *started):
+                os.kill(pid, signal.SIGHUP)
+
+    monkeypatch.setattr("protofed.analysis.parallel_runs.RunProcess", Watched)
+    made = grid_cells(named_variants(["fedavg"], {**SHARED, "rounds": 30}), range(1), tmp_path)
+    hung_up: list[int] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_all(made, 1, hang_up) == {}
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert hung_up
+    assert (made[0].folder / "done").exists()
+
+
 def test_a_folder_of_another_experiment_stops_the_grid_before_it_starts(
     copied: list[GridCell], tmp_path: Path
 ) -> None:
@@ -103,41 +139,42 @@ def test_a_folder_of_another_experiment_stops_the_grid_before_it_starts(
         run_all(wrong, 1, lambda progress: None)
 
 
-COMMAND = [
-    *(sys.executable, "-m", "protofed", "compare", "fedavg", "fedprox"),
-    *("--rounds", "12", "--net", "moon-mlp", "--format", "json", "--workers", "2"),
+WORDS = [
+    *("compare", "fedavg", "fedprox", "--rounds", "20", "--net", "moon-mlp", "--format", "json"),
     *("--set", "partition.kind=shares", "--set", "partition.samples=40"),
     *("--set", "training.epochs=1"),
 ]
 
 
-def play(runs: Path) -> str:
-    """What the whole command prints, run in a process of its own."""
-    ended = subprocess.run([*COMMAND, "--runs", str(runs)], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+def command(workers: int, runs: Path) -> list[str]:
+    words = [*WORDS, "--workers", str(workers), "--runs", str(runs)]
+    return [sys.executable, "-m", "protofed", *words]
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of the whole grid's runs, and what the command prints."""
     folder = tmp_path_factory.mktemp("unbroken")
-    return folder, play(folder)
+    ended = subprocess.run(command(0, folder), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return folder, ended.stdout
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
-    how: signal.Signals, unbroken: tuple[Path, str], tmp_path: Path
+    how: signal.Signals, unbroken: tuple[Path, str], cli: Cli, tmp_path: Path
 ) -> None:
     broken = subprocess.Popen(
-        [*COMMAND, "--runs", str(tmp_path)],
+        command(2, tmp_path),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    for _ in range(600):
-        if sum(f.read_bytes().count(b"\n") for f in tmp_path.glob("*/rounds.jsonl")) >= 3:
-            break
-        time.sleep(0.1)
+    until = time.monotonic() + 120
+    while sum(f.read_bytes().count(b"\n") for f in tmp_path.glob("*/rounds.jsonl")) < 3:
+        assert broken.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
     if how is signal.SIGKILL:
         os.killpg(broken.pid, how)  # the machine goes down: parent and children
         broken.wait()
@@ -146,7 +183,7 @@ def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
         assert broken.wait(timeout=60) == 130
     assert len(list(tmp_path.glob("*/done"))) < 2  # it was really in the middle
     folders, printed = unbroken
-    assert play(tmp_path) == printed
+    assert cli(*WORDS, "--workers", "0", "--runs", tmp_path).out == printed
     for folder in folders.iterdir():
         for file in ("scores.jsonl", "spec.json", "partition.json", "done"):
             assert (folder / file).read_bytes() == (tmp_path / folder.name / file).read_bytes()

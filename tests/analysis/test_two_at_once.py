@@ -54,6 +54,7 @@ def two(tmp_path: Path) -> Iterator[list[Command]]:
         command.communicate()
 
 
+@pytest.mark.long
 def test_both_print_the_same_whole_table(two: list[Command], tmp_path: Path) -> None:
     tables = [command.communicate(timeout=200)[0] for command in two]
     news = "".join((tmp_path / f"told-{number}").read_text() for number in range(2))
@@ -66,6 +67,7 @@ def test_both_print_the_same_whole_table(two: list[Command], tmp_path: Path) -> 
     assert len(re.findall(r": finished(?! by)", news)) == 2  # each was run once
 
 
+@pytest.mark.long
 def test_who_waits_takes_over_from_who_dies(two: list[Command], tmp_path: Path) -> None:
     waits = _who_waits(tmp_path)
     assert not list(tmp_path.glob("runs/fedavg*/done")), "it was really in the middle"
@@ -131,12 +133,12 @@ def test_a_search_waits_for_a_trial_that_another_runs(
     words = ["sweep", "fedprox", "--search", "method.mu=0.1..1", "--trials", "1", "--net"]
     words += ["moon-mlp", "--rounds", "1", "--set", "training.epochs=1"]
     words += ["--set", "partition.kind=shares", "--set", "partition.samples=9"]
-    first = cli(*words)
+    first = cli(*words, "--workers", "0")
     assert first.code == 0
     (folder,) = Path("runs").iterdir()
     (folder / "done").unlink()
     until = threading.Event()
-    threading.Timer(2, until.set).start()
+    threading.Timer(1, until.set).start()
     other = threading.Thread(target=_sit_on, args=(folder, until))
     other.start()
     while not is_locked(folder):

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 TINY = [
-    *("--net", "moon-mlp", "--rounds", "2", "--workers", "2"),
+    *("--net", "moon-mlp", "--rounds", "2", "--workers", "0"),
     *("--set", 'data.domains=["optical", "print"]', "--set", "training.epochs=1"),
     *("--set", "partition.kind=shares", "--set", "partition.clients=2"),
     *("--set", "partition.samples=9"),

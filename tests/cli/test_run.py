@@ -22,6 +22,7 @@ PROTOFED = [sys.executable, "-m", "protofed"]
 # The tiny run of tiny.toml, said in flags alone.
 TINY = """--data digits-mini --net moon-mlp --rounds 2 --clients 2 --set training.epochs=1
 --set data.domains=["optical","print"] --set partition.kind=shares --set partition.samples=9"""
+ALONE = ("--workers", "0")  # on a busy machine too
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)[;m]")
 
 
@@ -44,7 +45,7 @@ def finished_rounds(err: str) -> list[int]:
 
 def test_a_piped_run_prints_its_table_and_nothing_else_on_stdout() -> None:
     done = subprocess.run(
-        [*PROTOFED, "run", *TINY.split(), "--out", "a"], capture_output=True, text=True
+        [*PROTOFED, "run", *TINY.split(), "--out", "a", *ALONE], capture_output=True, text=True
     )
     assert done.returncode == 0
     scores = evaluations("a")
@@ -71,7 +72,7 @@ def test_a_terminal_sees_a_bar_in_colour_unless_it_wants_none(tiny: Path, no_col
     env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     if no_color:
         env["NO_COLOR"] = "1"
-    command = [*PROTOFED, "run", "--spec", str(tiny), "--out", "a"]
+    command = [*PROTOFED, "run", "--spec", str(tiny), "--out", "a", *ALONE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, env=env) as process:
         os.close(slave)
         seen = drain(master)
@@ -98,7 +99,7 @@ def drain(master: int) -> str:
 
 
 def test_ctrl_c_stops_with_one_line_and_the_same_command_goes_on(tiny: Path) -> None:
-    command = [*PROTOFED, "run", "--spec", str(tiny), "--rounds", "2000", "--out", "a"]
+    command = [*PROTOFED, "run", "--spec", str(tiny), "--rounds", "2000", "--out", "a", *ALONE]
     code, err = interrupted(command)
     assert code == 130
     assert err.splitlines()[-1] == "stopped; the same command resumes from a"

@@ -93,7 +93,7 @@ def test_a_search_ranks_its_trials_and_ends_with_a_command_that_works(cli: Cli) 
     before = set(Path("runs").iterdir())
     words = shlex.split(found["command"])
     assert words[:2] == ["protofed", "compare"]
-    tested = cli(*words[1:])
+    tested = cli(*words[1:], "--workers", "0")
     assert tested.code == 0, tested.err
     assert "last round; 2 seeds (0, 1)" in tested.out
     made = sorted(set(Path("runs").iterdir()) - before)
@@ -191,7 +191,7 @@ def test_the_final_command_is_complete_and_quoted(cli: Cli, tiny: Path, tmp_path
     words = shlex.split(final_command(plan, SearchTrial(1, settings, cells), "last"))
     assert words[words.index("--runs") + 1] == str(tmp_path / "my runs")
     assert words[words.index("--score") + 1] == "last"
-    ended = cli(*words[1:])
+    ended = cli(*words[1:], "--workers", "0")
     assert ended.code == 0, ended.err
     (folder,) = (tmp_path / "my runs").iterdir()
     wanted = cells[0].experiment.to_dict()

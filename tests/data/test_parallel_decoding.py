@@ -35,7 +35,7 @@ def test_they_end_with_it(how: signal.Signals, tmp_path: Path) -> None:
     words = [sys.executable, *map(str, (tmp_path / "script.py", tmp_path / "a.png", int(how)))]
     parent = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
     try:
-        parent.communicate(timeout=20)  # ends when nobody holds the pipe any more
+        parent.communicate(timeout=120)  # ends when nobody holds the pipe any more
     except subprocess.TimeoutExpired:
         os.killpg(parent.pid, signal.SIGKILL)
         raise

@@ -103,7 +103,7 @@ def flood(gate: Gate, sources: Sequence[str]) -> Iterator[list[socket.socket]]:
         ]
 
 
-def soon(seen: Callable[[], bool], seconds: float = 10) -> bool:
+def soon(seen: Callable[[], bool], seconds: float = 60) -> bool:
     """Whether something comes true in time."""
     end = time.monotonic() + seconds
     while not seen():
@@ -113,7 +113,7 @@ def soon(seen: Callable[[], bool], seconds: float = 10) -> bool:
     return True
 
 
-def ended(stream: socket.socket, seconds: float = 10) -> bool:
+def ended(stream: socket.socket, seconds: float = 60) -> bool:
     """Whether the other side has closed a connection, or does so in time."""
     stream.settimeout(seconds)
     try:

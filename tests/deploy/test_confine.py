@@ -79,7 +79,7 @@ def confined(folder: Path, text: str, rules: list[str], *words: object) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

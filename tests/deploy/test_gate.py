@@ -31,7 +31,7 @@ print("\\n" + json.dumps(sorted(found)))
 def routes() -> list[tuple[str, str]]:
     """Every method and path that the installed Flower serves."""
     ended = subprocess.run(
-        [sys.executable, "-c", ROUTES], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", ROUTES], capture_output=True, text=True, timeout=240, check=True
     )
     return [(method, path) for method, path in json.loads(ended.stdout.splitlines()[-1])]
 

@@ -28,6 +28,8 @@ from tests.deploy.flooding import (
 )
 from tests.deploy.flower import status
 
+pytestmark = pytest.mark.long
+
 if not sys.platform.startswith("linux"):
     pytest.skip("needs /proc, and more than one address of this machine", allow_module_level=True)
 

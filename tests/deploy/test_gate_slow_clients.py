@@ -18,8 +18,9 @@ from tests.deploy.flower import Guarded, await_port, free_port, running, status
 
 HURRIED = """
 from protofed.deploy import gate
-gate.HEAD_SECONDS = gate.PIECE_SECONDS = 1
-gate.BODY_SECONDS = 3
+gate.HEAD_SECONDS = 1
+gate.PIECE_SECONDS = 2
+gate.BODY_SECONDS = 4
 gate.gate_main()
 """
 HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n"
@@ -90,7 +91,7 @@ def test_a_body_passes_piece_by_piece_and_headers_are_cleaned(hurried: Guarded) 
         with connected(hurried) as stream:
             extra = b"X-Forwarded-For: 10.0.0.1\r\nX-Drop: 1\r\nConnection: x-drop\r\nX-Keep: 1\r\n"
             stream.sendall(HEAD + extra + b"\r\n01234")
-            assert arrived.wait(5)  # before the second half is sent
+            assert arrived.wait(60)  # before the second half is sent
             stream.sendall(b"56789")
             answer = stream.recv(1000)
         behind.join()

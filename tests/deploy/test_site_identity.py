@@ -146,11 +146,11 @@ def test_a_registered_site_gets_online(strict: Guarded, tmp_path: Path) -> None:
     node += ["--host=127.0.0.1", f"--port={free_port()}"]
     log = tmp_path / "node.log"
     with log.open("wb") as stream, running(node, tmp_path / "home", stream) as process:
-        for _ in range(20):
+        for _ in range(100):
             assert process.poll() is None, log.read_text()
             if (found := states(strict)) == ["online"]:
                 break
-            time.sleep(1)
+            time.sleep(0.5)
         assert found == ["online"], log.read_text()
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,8 @@ from protofed.export.model_files import FORMATS, write_export
 from protofed.federation.build import build_federation, data_fingerprints
 from protofed.methods import METHODS
 from protofed.spec.experiment_spec import ArrayData, Data, Experiment
+from tests.cli.conftest import Cli
+from tests.cli.conftest import cli as cli
 from tests.data.tables import images, vectors
 
 QUICK: dict[str, Any] = {"rounds": 2, "training": {"epochs": 1, "batch": 16}}
@@ -58,28 +58,35 @@ def test_workers_and_one_process_give_the_same_bits(kind: str, tmp_path: Path) -
         assert (tmp_path / "alone" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
+KILLED = """
+import json, os, signal
+from pathlib import Path
+from protofed.experiment.runner import run
+from protofed.spec.spec_parser import parse_experiment
+
+def stop(report):
+    if report.round == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+run(parse_experiment(json.loads(Path("spec.json").read_text())), "a", stop, workers=0)
+"""
+
+
 @pytest.mark.parametrize(
     ("kind", "net", "epochs"), [("vectors", "mlp", 4), ("images", "moon-cnn", 1)]
 )
 def test_a_killed_run_resumes_to_the_same_bits(
-    kind: str, net: str, epochs: int, tmp_path: Path
+    kind: str, net: str, epochs: int, tmp_path: Path, cli: Cli
 ) -> None:
     training = {"epochs": epochs, "batch": 4}
     spec = {"data": section(kind).name, "net": net, "rounds": 12, "training": training}
     (tmp_path / "spec.json").write_text(json.dumps(spec))
-    words = [sys.executable, "-m", "protofed", "run", "--spec", "spec.json", "--workers", "0"]
-    started = subprocess.Popen([*words, "--out", "a"], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "a" / "checkpoints" / "round-00002").exists():
-        assert started.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(started.pid, signal.SIGKILL)
-    assert started.wait() == -signal.SIGKILL
+    killed = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "a" / "done").exists()
-    resume = [*words[:3], "resume", "a", "--workers", "0"]
-    again = subprocess.run(resume, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "resuming after round" in again.stderr
+    again = cli("resume", tmp_path / "a", "--workers", "0")
+    assert again.code == 0
+    assert "resuming after round" in again.err
     run(Experiment.model_validate(spec), tmp_path / "b", workers=0)
     for file in ("scores.jsonl", "checkpoints/round-00012/server.safetensors"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()

@@ -209,7 +209,9 @@ def test_a_class_that_nobody_holds_is_noticed_and_breaks_nothing(
     assert any(f"class {', '.join(missing)}" in notice.text for notice in result.notices)
 
 
-@pytest.mark.parametrize("sizes", [(0, 1, 2, 4), (5, 4, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(0, 1, 2, 4), pytest.param((5, 4, 1, 2), marks=pytest.mark.long)], ids=str
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_odd_sizes_and_missing_classes_with_batch_norm_stay_finite(
     name: str, sizes: tuple[int, ...], tiny: Make, tmp_path: Path

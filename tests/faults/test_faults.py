@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from faults.__main__ import PARTS, parser
-from faults.work import differences
+from faults.work import Work, differences
 
-from faults import disks, report, steps
+from faults import disks, memory, report, steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +22,7 @@ def kept() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_every_promise_holds_in_short(tmp_path: Path) -> None:
     """Among them: runs of six methods killed in a round and gone on with, equal in every byte."""
     out = tmp_path / "results.json"
@@ -38,6 +39,32 @@ def test_every_promise_holds_in_short(tmp_path: Path) -> None:
     recorded = kept()["parts"]["steps"]["steps"]
     assert parts["steps"]["steps"] == recorded, "stale: run python -m faults --only steps"
     assert f"| {parts['kills']['held']} of {parts['kills']['tried']}" in ended.stdout
+
+
+LEAK = """
+from typing import ClassVar
+import torch
+from protofed.api import Method, MethodInfo, dataclass
+
+KEPT = []
+
+
+@dataclass(frozen=True)
+class Leak(Method):
+    info: ClassVar[MethodInfo] = MethodInfo(label="Leak", title="A test")
+
+    def loss(self, site, received, state, model, batch):
+        KEPT.append(torch.ones(10_000))
+        return super().loss(site, received, state, model, batch)
+"""
+
+
+@pytest.mark.long
+def test_growth_of_a_method_that_keeps_something_is_found(tmp_path: Path) -> None:
+    (tmp_path / "leak.py").write_text(LEAK)
+    work = Work(f"{tmp_path / 'leak.py'}:Leak", rounds=65)
+    early, late = memory.one_growth(25, work, tmp_path)
+    assert late / early - 1 > memory.MOST_GROWTH
 
 
 def test_the_docs_show_the_results() -> None:

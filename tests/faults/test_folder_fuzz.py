@@ -30,7 +30,7 @@ from tests.faults.mutations import reseal, spoil, spoil_header
 from tests.fleet.desks import SITES, Known, desks, job, submitted
 
 FORGED = 0.3  # of the cases: with digests that are right again
-CASES = int(os.environ.get("PROTOFED_FUZZ", "300"))
+CASES, FEW = int(os.environ.get("PROTOFED_FUZZ", "300")), 50
 SHARED: dict[str, Any] = {
     "net": "moon-mlp",
     "rounds": 2,
@@ -58,7 +58,7 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["runs", "RUN"],
         ["runs", ".", "--format", "csv"],
         ["runs", "prune", "RUN", "--all", "--yes"],
-        ["compare", "fedproto", "--spec", "done.json", "--runs", ".", "--workers", "1"],
+        ["compare", "fedproto", "--spec", "done.json", "--runs", ".", "--workers", "0"],
     ],
     "half": [
         ["run", "--spec", "half.json", "--out", "RUN", "--workers", "0", "--json"],
@@ -185,16 +185,25 @@ def lies(what: str, ended: Ended, home: Path, folder: Path, words: list[str]) ->
     return ""
 
 
-@given(seed=st.integers(0, 2**40))
-@settings(
-    max_examples=CASES,
+FUZZ = settings(
     deadline=None,
     database=None,
     derandomize="PROTOFED_FUZZ" not in os.environ,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+
+
+@given(seed=st.integers(0, 2**40))
+@settings(FUZZ, max_examples=FEW)
 def test_no_spoilt_file_ends_in_a_traceback_or_in_wrong_scores(home: Path, seed: int) -> None:
+    assert play(home, seed) == ""
+
+
+@pytest.mark.long
+@given(seed=st.integers(0, 2**40))
+@settings(FUZZ, max_examples=CASES)
+def test_no_file_of_hundreds_does(home: Path, seed: int) -> None:
     assert play(home, seed) == ""
 
 

@@ -27,18 +27,28 @@ def scaffold(tiny: Make) -> Experiment:
     return tiny(method="scaffold")
 
 
-@pytest.fixture
-def own(scaffold: Experiment, tmp_path: Path) -> RunDir:
-    """SCAFFOLD, finished, with all its checkpoints."""
-    run(scaffold, tmp_path / "own", keep=(1, 2, 3), workers=0)
-    return RunDir(tmp_path / "own")
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs that are copied lie, each made when it is first needed."""
+    return tmp_path_factory.mktemp("swapped")
+
+
+def copied(experiment: Experiment, home: Path, folder: Path) -> RunDir:
+    """A finished run with all its checkpoints, which a test may spoil."""
+    run(experiment, home / folder.name, keep=(1, 2, 3), workers=0)  # once finished, it is only read
+    shutil.copytree(home / folder.name, folder)
+    return RunDir(folder)
 
 
 @pytest.fixture
-def other(tiny: Make, tmp_path: Path) -> RunDir:
+def own(scaffold: Experiment, home: Path, tmp_path: Path) -> RunDir:
+    return copied(scaffold, home, tmp_path / "own")
+
+
+@pytest.fixture
+def other(tiny: Make, home: Path, tmp_path: Path) -> RunDir:
     """FedDC, whose states have the same form."""
-    run(tiny(method="feddc"), tmp_path / "other", keep=(1, 2, 3), workers=0)
-    return RunDir(tmp_path / "other")
+    return copied(tiny(method="feddc"), home, tmp_path / "other")
 
 
 def put(there: RunDir, *names: str, into: RunDir) -> None:

@@ -48,6 +48,7 @@ def check_that_flower_calls_nobody(fleet: Fleet) -> None:
     assert checked >= 1 + len(SITES)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # dozens of processes start: minutes on a busy machine
 def test_three_methods_at_once_give_the_bits_of_the_local_engine(
     images: Path, tmp_path: Path

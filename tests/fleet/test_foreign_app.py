@@ -16,6 +16,8 @@ from protofed.deploy.run_channel import RunChannel
 from protofed.engines.site_protocol import SiteRequest
 from tests.fleet.foreign import Foreign, HostileServer, hostile_server
 
+pytestmark = pytest.mark.long
+
 OWN_NAME: dict[str, Any] = {
     "name": "protofed-federation",
     "publisher": "protofed",

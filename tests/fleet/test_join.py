@@ -182,8 +182,8 @@ def test_children_are_ended_at_the_same_time(tmp_path: Path) -> None:
     while not all(log.read_text() for log in logs):
         time.sleep(0.02)
     began = time.monotonic()
-    close_children(every, 1.0)
-    assert time.monotonic() - began < 1.8
+    close_children(every, 3.0)
+    assert time.monotonic() - began < 5.7  # one after the other would take 6 s
     assert [child.process.returncode for child in every] == [-signal.SIGKILL] * 2
 
 

@@ -12,6 +12,8 @@ from faults_flower.fleet import Fleet, wait_for
 from protofed.experiment.run_folder import RunDir
 from tests.fleet.desks import SPEC
 
+pytestmark = pytest.mark.long
+
 SITES = ("site-a", "site-b")
 DEADLINE = 400.0
 

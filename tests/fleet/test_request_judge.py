@@ -307,9 +307,9 @@ def test_what_is_refused_is_on_record_without_filling_the_disk(
     images: Path, tmp_path: Path, known: list[SiteDescription], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("protofed.deploy.request_judge.MOST_REFUSED", 5_000)
-    desk = site(images, tmp_path / "home", methods=())
+    desk, ask = site(images, tmp_path / "home", methods=()), Server(known).train()
     for _ in range(200):
-        told(desk, Server(known).train())
+        told(desk, ask)
     files = sorted((tmp_path / "home").glob("refused*"))
     assert len(files) == 2
     assert sum(file.stat().st_size for file in files) < 11_000
@@ -532,18 +532,19 @@ def _convolutions(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     return [part for name, part in weights.items() if not name.endswith("bias")]
 
 
-def test_nothing_beyond_a_strict_policy_is_answered_to_two_thousand_questions(
-    tmp_path: Path,
+@pytest.mark.parametrize("count", [400, pytest.param(2000, marks=pytest.mark.long)])
+def test_nothing_beyond_a_strict_policy_is_answered_to_many_questions(
+    count: int, tmp_path: Path
 ) -> None:
     images = make(tmp_path / "images", SITES, each=40)
     known = offers(desks(images, tmp_path / "asked"))
     desk, crafty = Watched(images, tmp_path / "home"), Crafty(known, 0)
-    for number in range(2000):
-        if number == 1000:  # started anew, as after a crash; the reader remembers all
+    for number in range(count):
+        if number == count // 2:  # started anew, as after a crash; the reader remembers all
             before, desk = desk, Watched(images, tmp_path / "home")
             desk.exchanges, desk.scores, desk.begun = before.exchanges, before.scores, before.begun
             desk.answered = before.answered
         desk.watch(crafty.question())
     found = [what for what in ("hello", "describe", "train", "score") if desk.answered[what]]
     assert found == ["hello", "describe", "train", "score"]
-    assert desk.answered["refused"] > 1000
+    assert desk.answered["refused"] > count // 2

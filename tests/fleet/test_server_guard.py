@@ -37,6 +37,8 @@ from protofed.errors import ProtofedError
 from tests.deploy.test_gate import routes as routes
 from tests.fleet.foreign import Foreign
 
+pytestmark = pytest.mark.long
+
 MB = 1 << 20
 
 

@@ -18,6 +18,8 @@ from protofed.report.load_runs import read_runs
 from protofed.report.page import open_server, render_report
 from tests.report.conftest import Copy, lines_of, rewrite_scores, unfinish
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab

@@ -43,6 +43,7 @@ SETTINGS = {
     "WANDB_MODE": "offline",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
+    "WANDB__SERVICE_WAIT": "240",  # seconds until its own process must have started
 }
 Points = dict[str, list[tuple[int, float]]]  # of a name: step and value, as they were logged
 

@@ -93,8 +93,8 @@ def test_a_finished_folder_gives_the_same_log_as_a_live_run(killed: Path, tmp_pa
 
 
 def test_a_tracker_that_comes_late_has_the_rounds_before(tmp_path: Path) -> None:
-    assert played(tmp_path / "run", tmp_path / "logs", kill_after=3) == -9
-    assert played(tmp_path / "run", tmp_path / "logs", "tensorboard") == 0
+    run(parse_experiment(RAW), tmp_path / "run", stop_after=3)
+    run(parse_experiment(RAW), tmp_path / "run", trackers=[TensorBoardTracker(tmp_path / "logs")])
     close(
         tensorboard_points(tmp_path / "logs" / log_name(tmp_path / "run")),
         expected_points(tmp_path / "run"),
@@ -223,6 +223,7 @@ def test_a_paused_run_is_not_told_as_finished(tmp_path: Path) -> None:
     assert tracker.asked == [*before, "start", "round", "round", "round", "end"]
 
 
+@pytest.mark.long
 @OWN_QUERIES
 def test_a_paused_run_continues_the_same_logs(tmp_path: Path) -> None:
     folder, logs, names = tmp_path / "run", tmp_path / "logs", ("wandb", "mlflow")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from protofed.analysis.run_process import (
     BUSY,
-    ENDINGS,
     RunOptions,
     RunProcess,
     can_travel,
@@ -33,6 +32,7 @@ from protofed.runtime.progress_display import ProgressDisplay
 from protofed.runtime.resources import usable_cores
 
 LOOK = 0.3  # seconds between two looks at the runs
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 DEFAULT_OPTIONS = RunOptions()
 
 
@@ -87,7 +87,8 @@ def run_all(
     options.track.create()  # what is not installed is told before anything runs
     pool = RunPool(cells, workers, watch, options)
     in_main = threading.current_thread() is threading.main_thread()  # who alone may set signals
-    before = {n: signal.signal(n, _stop) for n in ENDINGS} if in_main else {}
+    heard = [n for n in ENDINGS if signal.getsignal(n) is not signal.SIG_IGN]  # not under nohup
+    before = {n: signal.signal(n, _stop) for n in heard} if in_main else {}
     try:
         return pool.play()
     finally:

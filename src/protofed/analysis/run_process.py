@@ -31,7 +31,6 @@ from protofed.spec.spec_parser import parse_experiment
 from protofed.tracking import TrackerChoice
 
 BUSY = 3  # exit code of a process that found its run held by another
-ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 COMMAND = "from protofed.analysis.run_process import process_main; process_main()"
 
 
@@ -143,8 +142,7 @@ def process_main() -> None:
 
     It sends pairs: whether a text is the fault that ended the run, and the text.
     """
-    for number in ENDINGS:
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which its parent ends it
     pipe, life = Connection(int(sys.argv[1])), int(sys.argv[2])
     exit_with_pipe(life)  # its folder keeps the last checkpoint
 
