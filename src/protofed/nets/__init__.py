@@ -27,6 +27,7 @@ from protofed.runtime.code_reference import (
 
 Builder = Callable[[int, ImageShape], Net]  # classes, images
 Convolution: TypeAlias = Literal["direct", "winograd"]  # how wide 3x3 convolutions are computed
+InitialWeights: TypeAlias = Literal["net", "torch"]  # by the net's own rule, or torch's for layers
 
 NETS: dict[str, Builder] = {
     "lsa-cnn": lsa_cnn,
@@ -49,23 +50,35 @@ SMALLEST_SIDE = {"lsa-cnn": 4, "moon-cnn": 16, "seproto-cnn": 8, "seproto-cnn2":
 
 
 def build_net(
-    name: str, classes: int, image: InputShape, seed: int, conv: Convolution = "direct"
+    name: str,
+    classes: int,
+    image: InputShape,
+    seed: int,
+    conv: Convolution = "direct",
+    initial_weights: InitialWeights = "net",
 ) -> Net:
     """Build a net by name, with the initial weights of `seed`.
 
     `name` may be a reference to a function of the user's, ``path/to/nets.py:build``. `classes` is
     the number of outputs, `image` the shape of one input. Equal arguments give equal weights, and
     torch's global generator is left as it was. With ``conv="winograd"``, wide 3x3 convolutions are
-    computed by `winograd_conv2d`, which is faster on CPUs and rounds differently.
+    computed by `winograd_conv2d`, which is faster on CPUs and rounds differently. With
+    ``initial_weights="torch"``, the net's own rule for them gives way to torch's default.
     """
+    stream = stream_seed(seed, "net", net_label(name))
     with torch.random.fork_rng():
-        torch.manual_seed(stream_seed(seed, "net", net_label(name)))
+        torch.manual_seed(stream)
         if name not in NETS:
             net = _user_net(name, classes, image)
         elif isinstance(image, ImageShape):
             net = _image_net(name, classes, image)
         else:
             net = _row_net(name, classes, image)
+        if initial_weights == "torch":
+            torch.manual_seed(stream)  # again, so that nets without a rule of their own stay
+            for part in net.modules():
+                if isinstance(part, nn.Conv2d | nn.Linear):
+                    part.reset_parameters()
     if conv == "winograd" and not use_winograd(net):
         raise ProtofedError(
             f'conv: "winograd" is for 3x3 convolutions of {LEAST_CHANNELS} channels or more, and '

@@ -46,7 +46,7 @@ from protofed.data.partition import RULES, Partition
 from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
-from protofed.nets import NETS, Convolution, find_net_builder, known_nets, net_label
+from protofed.nets import NETS, Convolution, InitialWeights, find_net_builder, known_nets, net_label
 from protofed.nets import PLUGINS as NET_PLUGINS
 from protofed.runtime.code_reference import (
     ANY_CODE,
@@ -335,6 +335,7 @@ LATER_FIELDS: Mapping[str, object] = {
     "training.final_lr_share": 0.0,
     "training.step_every": 0,
     "training.step_factor": 0.1,
+    "initial_weights": "net",
 }
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
 
@@ -434,6 +435,7 @@ class Experiment(SpecSection):
         method: a method, its name, or a table of its name and fields
         net: the net of all clients, or several that they take in turn; default: the benchmark's
         conv: how wide 3x3 convolutions are computed, "direct" or "winograd"
+        initial_weights: by the "net"'s own rule, or "torch"'s default for every layer
         partition: which client holds which images; default: the benchmark's
         public: images that everybody may see, for methods that need them
         leave_out: a domain whose images nobody trains on; it is scored as unseen
@@ -457,6 +459,7 @@ class Experiment(SpecSection):
         default_factory=lambda done: done["data"].default_net
     )  # of all clients; or a list, which the clients take in turn
     conv: Convolution = "direct"  # how wide 3x3 convolutions are computed; moves bits, so stated
+    initial_weights: InitialWeights = "net"  # or torch's default for every layer
     partition: Partition = Field(default_factory=lambda done: done["data"].default_partition)
     public: PublicImages | None = Field(
         default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
