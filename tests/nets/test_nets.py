@@ -113,7 +113,9 @@ def test_resnet_convolutions_start_as_torchs_layers_do_where_asked() -> None:
     for name, weight in encoder.named_parameters():
         if weight.dim() == 4:  # uniform between -1 / sqrt(fan_in) and its opposite
             fan_in = weight[0].numel()
-            assert float(weight.detach().abs().max()) * fan_in**0.5 == pytest.approx(1, abs=0.01), name
+            assert float(weight.detach().abs().max()) * fan_in**0.5 == pytest.approx(1, abs=0.01), (
+                name
+            )
             ratio = float(weight.detach().square().mean()) * fan_in * 3
             assert ratio == pytest.approx(1, abs=0.1), name
 
