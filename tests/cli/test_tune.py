@@ -30,7 +30,7 @@ def test_every_method_gets_the_same_budget_and_no_test_image(cli: Cli) -> None:
         assert len(one["trials"]) == 3
         best = max(one["trials"], key=lambda trial: trial["score"])
         assert one["score"] == best["score"]
-    specs = [load_spec(folder).experiment for folder in Path("runs").iterdir()]
+    specs = [load_spec(folder) for folder in Path("runs").iterdir()]
     assert len(specs) == 6
     assert {spec.validation for spec in specs} == {0.2}
     words = shlex.split(found["command"])
@@ -40,7 +40,7 @@ def test_every_method_gets_the_same_budget_and_no_test_image(cli: Cli) -> None:
     assert final.code == 0, final.err
     rows = json.loads(final.out)["rows"]
     assert [len(row["digests"]) for row in rows] == [3, 3]
-    made = {folder: load_spec(folder).experiment for folder in Path("runs").iterdir()}
+    made = {folder: load_spec(folder) for folder in Path("runs").iterdir()}
     tested = [spec for spec in made.values() if spec.validation is None]
     assert {spec.training.lr for spec in tested} == {
         one["settings"]["training.lr"] for one in found["methods"]
@@ -79,7 +79,9 @@ def test_the_tuned_fields_of_every_method_can_be_searched(name: str) -> None:
     (plan,) = plan_tuning([name], {})
     assert [axis.field for axis in plan.axes] == ["training.lr", *(f"method.{f}" for f in tuned)]
     for field in tuned:
-        fixed = tuning_axes(name, {"method": {"name": name, field: getattr(METHODS[name](), field)}})
+        fixed = tuning_axes(
+            name, {"method": {"name": name, field: getattr(METHODS[name](), field)}}
+        )
         assert len(fixed) == len(tuned)
 
 

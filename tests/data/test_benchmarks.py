@@ -173,7 +173,7 @@ def test_default_partitions_know_just_the_chosen_domains() -> None:
         clients={"dslr": 4}, share=0.2, repair=True
     )
     mini = BENCHMARKS["digits-mini"].default_partition(("print",))
-    assert mini == EqualPartition(clients={"print": 1})
+    assert mini == EqualPartition(clients={"print": 2})
     assert BENCHMARKS["cifar100"].default_partition() == DirichletPartition(clients=10, alpha=0.5)
     with pytest.raises(ProtofedError, match="unknown domain of digits 'photo'"):
         digits.default_partition(("photo",))

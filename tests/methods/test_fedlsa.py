@@ -142,6 +142,24 @@ def test_a_step_on_the_anchors_is_one_along_equations_3_to_5(sep_form: Any) -> N
         torch.testing.assert_close(grown_on[name], expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_steps_on_the_anchors_have_the_momentum_that_was_set(momentum: float) -> None:
+    method = FedLSA(features=6, server_epochs=1, server_lr=0.1, server_momentum=momentum)
+    site, _ = toy_sites(method)
+    start = replace(method, server_epochs=0).init_server(site).generator
+    first = method.init_server(site).generator
+    third = replace(method, server_epochs=3).init_server(site).generator
+    weights, velocity = start, {name: torch.zeros_like(leaf) for name, leaf in start.items()}
+    for _ in range(3):  # Algorithm 1 has plain steps, momentum 0
+        along = method._train_anchors(FedLSAServer(site.initial_model(), weights)).generator
+        for name, leaf in weights.items():  # a single step from rest is lr times the gradient
+            velocity[name] = momentum * velocity[name] + (leaf - along[name])
+        weights = {name: leaf - velocity[name] for name, leaf in weights.items()}
+    torch.testing.assert_close(third, weights, atol=1e-6, rtol=1e-4)
+    assert not tree.equal(third, first)
+    assert FedLSA().server_momentum == 0.9
+
+
 @pytest.mark.parametrize("compact", ["contrast", "distance"])
 def test_received_anchors_are_constants(compact: Any) -> None:
     anchors = torch.eye(5, 6)

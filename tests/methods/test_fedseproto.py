@@ -77,14 +77,14 @@ def test_the_head_is_frozen_in_phase_two() -> None:
         assert not tree.equal(start.only(part).weights, end.only(part).weights)
 
 
-@pytest.mark.parametrize("schedule", ["sequential", "interleaved"])
+@pytest.mark.parametrize("schedule", ["two-phase", "sequential", "interleaved"])
 def test_after_a_round_the_head_is_that_of_phase_one(schedule: Any) -> None:
     method = FedSeProto(schedule=schedule)
     site = toy_sites(method)[1][1]
     received, state = Message(site.initial_model().without(*PRIVATE)), method.init_client(site)
     head = method.train(site, received, state, STEP)[0].model.only("head")
     assert not tree.equal(head, site.initial_model().only("head"))
-    if schedule == "sequential":
+    if schedule != "interleaved":
         basic = [work for work in phase_batches(schedule, site, STEP) if work[0] == "basic"]
         only = fit_model(
             site.initial_model(),
@@ -111,10 +111,12 @@ def test_each_weight_changes_the_result(name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"schedule": "two-phase"},
+        {"schedule": "sequential"},
         {"schedule": "interleaved"},
-        {"schedule": "joint"},
         {"kd_form": "printed"},
         {"mi_reduction": "sum"},
+        {"mi_reduction": "literal"},
         {"proto_dims": "sum"},
         {"balanced": False},
     ],
@@ -125,9 +127,9 @@ def test_every_switch_changes_the_result(change: dict[str, Any]) -> None:
 
 
 def test_each_posterior_is_another_one() -> None:
-    unit, moment = (after(FedSeProto(posterior=kind)) for kind in ("unit", "moment"))
+    unit, moment = plain().server.model, after(FedSeProto(posterior="moment"))
     assert not tree.equal(unit, moment)
-    width = plain().server.model.weights["neck.weight"].shape[0]
+    width = after(FedSeProto(posterior="gaussian")).weights["neck.weight"].shape[0]
     assert width == 2 * unit.weights["neck.weight"].shape[0]  # a mean and a variance
 
 
@@ -215,8 +217,9 @@ def test_prototypes_of_different_widths_are_refused() -> None:
     [
         FedSeProto(param_avg=False, schedule="joint", posterior="unit", kd_form="printed"),
         FedSeProto(schedule="interleaved", posterior="moment", balanced=False),
+        FedSeProto(schedule="two-phase", posterior="gaussian", mi_reduction="literal"),
     ],
-    ids=["prototypes only", "interleaved"],
+    ids=["prototypes only", "interleaved", "two-phase"],
 )
 def test_the_contract_holds_in_the_other_modes(method: FedSeProto) -> None:
     check_method(method)

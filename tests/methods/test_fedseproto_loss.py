@@ -11,7 +11,7 @@ from torch import Tensor
 from protofed.core.message import Message
 from protofed.core.model import Model, NetOutput
 from protofed.core.site import RoundContext, Site, TrainingBatch
-from protofed.methods.fedseproto import FedSeProto, SplitOutput
+from protofed.methods.fedseproto import FedSeProto, MIReduction, Posterior, SplitOutput
 from protofed.ops.losses import balanced_prototype_mse, logit_kl
 from protofed.ops.prototype_collection import local_prototypes
 from protofed.testing import toy_sites
@@ -37,8 +37,9 @@ def l_kd(split: SplitOutput) -> Tensor:
     return (1 + (away[0] - away[1]).exp()).log().mean()
 
 
-def test_the_loss_of_phase_two_is_equation_15() -> None:
-    method = FedSeProto(alpha=0.3, beta=0.2, lam=0.5)
+@pytest.mark.parametrize("posterior", ["unit", "gaussian", "moment"])
+def test_the_loss_of_phase_two_is_equation_15(posterior: Posterior) -> None:
+    method = FedSeProto(alpha=0.3, beta=0.2, lam=0.5, posterior=posterior)
     site, batch = one_batch(method)
     protos = local_prototypes(site, site.initial_model())
     value = method.phase_loss(site, Message(protos=protos), site.initial_model(), "split", batch)
@@ -60,11 +61,22 @@ def slopes(loss: Tensor, model: Model, parts: Iterable[str]) -> dict[str, Tensor
     return dict(zip(weights, gradients, strict=True))
 
 
+def equation_10(split: SplitOutput, x: Tensor, reduction: MIReduction) -> Tensor:
+    """L_MI of a batch, image by image; "sum" with the log likelihood of a unit normal."""
+    total = torch.zeros(())
+    for bound, rebuilt, image in zip(split.bound, split.rebuilt, x, strict=True):
+        squares = (rebuilt - image).square()
+        kl = bound.mean() if reduction == "mean" else bound.sum()
+        total = total + kl + (squares.sum() / 2 if reduction == "sum" else squares.mean())
+    return total / len(x)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "literal"])
 @pytest.mark.parametrize("beta", [0.2, 3.0])
 def test_beta_weights_what_the_error_sends_into_the_encoders_and_not_the_decoder(
-    beta: float,
+    beta: float, reduction: MIReduction
 ) -> None:
-    method = FedSeProto(alpha=0.3, beta=beta)
+    method = FedSeProto(alpha=0.3, beta=beta, mi_reduction=reduction, posterior="gaussian")
     site, batch = one_batch(method)
     mine, plain = site.initial_model(), site.initial_model()
     for leaf in (*mine.weights.values(), *plain.weights.values()):
@@ -73,7 +85,7 @@ def test_beta_weights_what_the_error_sends_into_the_encoders_and_not_the_decoder
     out, split = seen(site, batch, plain)
     error = (split.rebuilt - batch.x).square().mean()
     task = F.cross_entropy(out.logits, batch.y) + 0.3 * l_kd(split)
-    whole = task + beta * (split.bound.mean() + error)
+    whole = task + beta * equation_10(split, batch.x, reduction)
     expected = slopes(whole, plain, ENCODERS) | slopes(error, plain, ["decoder"])
     torch.testing.assert_close(slopes(value, mine, (*ENCODERS, "decoder")), expected)
 

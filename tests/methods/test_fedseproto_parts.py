@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -15,7 +16,10 @@ from protofed.core.site import RoundContext, Site
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedseproto import (
     DisentangledNet,
+    FedSeProto,
+    MIReduction,
     Posterior,
+    Schedule,
     SplitOutput,
     distillation_loss,
     feature_posterior,
@@ -133,17 +137,15 @@ def test_a_gaussian_feature_is_drawn_around_its_mean() -> None:
     torch.testing.assert_close(z.std(0), torch.tensor([1.0, 2.0]), atol=0.05, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("reduction", "share", "of_error"), [("mean", 1 / 4, 1 / 12), ("sum", 1.0, 1 / 2)]
-)
-def test_mutual_information_is_the_bounds_and_the_rebuilding_error(
-    reduction: Reduction, share: float, of_error: float
+@pytest.mark.parametrize(("reduction", "share"), [("mean", 1 / 4), ("sum", 1.0), ("literal", 1.0)])
+def test_mutual_information_is_the_bounds_and_the_rebuilding_error_by_pixel(
+    reduction: MIReduction, share: float
 ) -> None:
     x, rebuilt, bound = numbers(5, 3, 2, 2), numbers(3, 5, 2, 2).view(5, 3, 2, 2), numbers(5, 4)
     parts = split(FAIR, FAIR)._replace(rebuilt=rebuilt, bound=bound)
     total = 0.0
     for i in range(5):
-        error = sum(float(v) ** 2 for v in (x[i] - rebuilt[i]).flatten()) * of_error
+        error = sum(float(v) ** 2 for v in (x[i] - rebuilt[i]).flatten()) / 12
         total += 0.3 * sum(float(v) for v in bound[i]) * share + error
     value = mutual_information_loss(parts, x, reduction, weight=0.3)
     assert value.item() == pytest.approx(total / 5, abs=1e-6)
@@ -229,3 +231,14 @@ def test_the_phases_share_the_epochs(epochs: int, basic: int, split: int) -> Non
     assert [phase for phase, _ in phase_batches("joint", site, step)] == ["joint"] * (
         epochs * a_pass
     )
+    whole = ["basic"] * (epochs * a_pass) + ["split"] * (epochs * a_pass)
+    assert [phase for phase, _ in phase_batches("two-phase", site, step)] == whole
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 5])
+@pytest.mark.parametrize("schedule", get_args(Schedule))
+def test_a_round_has_as_many_epochs_as_it_says(schedule: Schedule, epochs: int) -> None:
+    site, step = client(epochs), RoundContext(0, 1)
+    steps = sum(1 for _ in phase_batches(schedule, site, step))
+    a_pass = sum(1 for _ in site.batches(step, epochs=1))
+    assert steps == a_pass * FedSeProto(schedule=schedule).epochs_per_round(site.training)

@@ -62,7 +62,7 @@ def test_the_first_round_is_fedavgs_bit_for_bit() -> None:
     [
         FPL(cpcl=0),
         FPL(upcr=0),
-        FPL(tau=0.1),
+        FPL(tau=0.02),
         FPL(upcr_reduction="sum"),
         FPL(collect="online"),
     ],

@@ -108,6 +108,30 @@ def test_resnet_convolutions_start_with_fan_out_variance() -> None:
             assert ratio == pytest.approx(1, abs=0.1), name
 
 
+def test_resnet_convolutions_start_as_torchs_layers_do_where_asked() -> None:
+    encoder = build_net("resnet10", 10, CIFAR, seed=0, initial_weights="torch").encoder
+    for name, weight in encoder.named_parameters():
+        if weight.dim() == 4:  # uniform between -1 / sqrt(fan_in) and its opposite
+            fan_in = weight[0].numel()
+            assert float(weight.detach().abs().max()) * fan_in**0.5 == pytest.approx(1, abs=0.01), (
+                name
+            )
+            ratio = float(weight.detach().square().mean()) * fan_in * 3
+            assert ratio == pytest.approx(1, abs=0.1), name
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_torchs_weights_are_those_of_nets_without_a_rule_of_their_own(name: str) -> None:
+    own = model_from_net(build_net(name, 10, CIFAR, seed=1))
+    torchs, same = (
+        model_from_net(build_net(name, 10, CIFAR, seed=1, initial_weights="torch"))
+        for _ in range(2)
+    )
+    assert tree.equal(torchs, same)
+    assert tree.equal(own, torchs) == ("resnet" not in name)
+    assert tree.equal(own.only("head"), torchs.only("head")) == ("resnet" not in name)
+
+
 @pytest.mark.parametrize("name", RESNET_BLOCKS)
 def test_resnet_features_are_not_negative(name: str) -> None:
     z = build_net(name, 10, CIFAR, seed=0)(images(CIFAR, 4)).z.detach()

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from protofed.errors import ProtofedError
+from protofed.federation.build import build_federation
 from protofed.spec.experiment_spec import LATER_FIELDS, Experiment, flatten_spec
 from protofed.spec.spec_parser import parse_experiment, set_value
 
-# Of runs on record, made before these fields existed.
+# Of runs on record, made before these fields existed, and before these defaults changed.
+OLD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "partition": {"clients": {"optical": 1, "print": 1, "syn": 1, "street": 1}},
+    "fpl": {"tau": 0.02},
+}
 OLD_DIGESTS = {
     "fedavg": "b2242d14e9f6",
     "fpl": "8e9ae316491c",
@@ -30,7 +35,9 @@ OTHERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", OLD_DIGESTS)
 def test_an_older_spec_has_the_digest_that_it_had(name: str) -> None:
-    made = parse_experiment({"method": name, "device": "cpu"})
+    method = {"name": name, **OLD_DEFAULTS.get(name, {})}
+    partition = OLD_DEFAULTS["partition"]
+    made = parse_experiment({"method": method, "partition": partition, "device": "cpu"})
     assert made.digest[:12] == OLD_DIGESTS[name]
 
 
@@ -46,6 +53,28 @@ def test_defaults_that_are_written_out_make_the_same_experiment() -> None:
         raw = set_value(raw, path, value)
     made = parse_experiment(raw)
     assert (made, made.digest) == (Experiment(), Experiment().digest)
+
+
+def test_the_initial_weights_are_in_the_spec_and_its_digest_if_they_are_torchs() -> None:
+    made = parse_experiment({"net": "resnet10", "initial_weights": "torch"})
+    plain = json.loads(json.dumps(made.to_dict()))
+    assert plain["initial_weights"] == "torch"
+    assert parse_experiment(plain) == made
+    assert made.digest != parse_experiment({"net": "resnet10"}).digest
+    with pytest.raises(ProtofedError, match=r"initial_weights: .*'net' or 'torch', got 'kaiming'"):
+        parse_experiment({"initial_weights": "kaiming"})
+
+
+def test_a_federation_starts_with_the_weights_that_were_asked_for() -> None:
+    shares = {"kind": "shares", "clients": 4, "samples": 2}
+    spec = {"net": "resnet10", "partition": shares}
+    own, torchs = (
+        build_federation(parse_experiment({**spec, "initial_weights": rule})).server.initial_model()
+        for rule in ("net", "torch")
+    )
+    stem = "encoder.conv1.weight"
+    fan_in = torchs.weights[stem][0].numel()
+    assert torchs.weights[stem].abs().max() <= fan_in**-0.5 < own.weights[stem].abs().max()
 
 
 @pytest.mark.parametrize("training", OTHERS)

@@ -242,7 +242,8 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
             revision=digits_mini.VERSION,
             flip=False,
             net="moon-cnn",  # the quickest
-            partition=EqualPartition(clients=dict.fromkeys(digits_mini.DOMAINS, 1)),
+            # Two of each domain: eight prototypes a class, enough for clusters to form (FPL).
+            partition=EqualPartition(clients=dict.fromkeys(digits_mini.DOMAINS, 2)),
             needs_data=False,
             notes=("made by protofed for quick runs; no paper reports it",),
             read=digits_mini.digits_mini_domain,

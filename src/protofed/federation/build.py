@@ -217,7 +217,7 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     image, method = experiment.data.input_shape, experiment.method
     names, built = experiment.nets, dict[str, Net]()
     for name in dict.fromkeys(names):
-        net = build_net(name, classes, image, experiment.seed)
+        net = build_net(name, classes, image, experiment.seed, experiment.initial_weights)
         with torch.random.fork_rng():
             torch.manual_seed(stream_seed(experiment.seed, "adapt"))
             built[name] = method.adapt(net, image)

@@ -100,6 +100,9 @@ class FedLSA(Method[FedLSAServer, None]):
         default=500, ge=0, description="E_s: training steps of the anchors per round"
     )
     server_lr: float = Field(default=0.01, gt=0, description="learning rate of the anchors")
+    server_momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="momentum of the anchors' steps; Algorithm 1 has none"
+    )
     compact: Literal["contrast", "distance"] = Field(
         default="contrast", description="distance: lambda ||h - a_y||^2, as the ablation has it"
     )
@@ -168,8 +171,8 @@ class FedLSA(Method[FedLSAServer, None]):
             total = F.cross_entropy(logits, classes)
             return total + self.alpha * anchor_separation(anchors, tau) if self.alpha else total
 
-        steps = range(self.server_epochs)
-        generator = train_generator(server.generator, steps, loss, self.server_lr, momentum=0.9)
+        start, steps = server.generator, range(self.server_epochs)
+        generator = train_generator(start, steps, loss, self.server_lr, self.server_momentum)
         return FedLSAServer(server.model, generator, self._anchors(generator))
 
     def _anchors(self, generator: dict[str, Tensor]) -> Tensor:

@@ -42,7 +42,8 @@ from protofed.ops.prototype_collection import (
 Posterior = Literal["gaussian", "unit", "moment"]
 Phase = Literal["basic", "split", "joint"]
 Work = tuple[Phase, TrainingBatch]
-Schedule = Literal["sequential", "interleaved", "joint"]
+Schedule = Literal["joint", "two-phase", "sequential", "interleaved"]
+MIReduction = Literal["mean", "sum", "literal"]
 LEAST_VARIANCE = 1e-6
 LARGEST_MAP = 7  # largest side of the map with which a decoder begins
 
@@ -98,7 +99,8 @@ class DisentangledNet(Net):
             for part in (self.neck, self.domain)
         )
         both = torch.cat([semantic.drawn, domain.drawn], 1)
-        rebuilt = self.decoder(back * both + (1 - back) * both.detach())
+        fixed = both.detach()
+        rebuilt = self.decoder(fixed + back * (both - fixed))  # the value stays, whatever `back`
         features = (general, semantic.drawn, domain.drawn)
         basic, logits, domain_logits = (self.head(z) for z in features)
         bound = semantic.kl + domain.kl
@@ -107,10 +109,10 @@ class DisentangledNet(Net):
 
 
 def phase_batches(schedule: Schedule, site: Site, context: RoundContext) -> Iterator[Work]:
-    """A round's batches, each with the phase it serves; basic and split get about half each.
+    """A round's batches, each with the phase it serves.
 
-    "sequential": first all basic, then all split batches; "interleaved": by turns; "joint": all
-    batches serve both phases at once.
+    "joint": all batches serve both phases at once; "two-phase": all epochs of basic, then as many
+    of split batches; "sequential": about half of the epochs each; "interleaved": by turns.
     """
     epochs = site.training.epochs
     if schedule == "joint":
@@ -119,7 +121,8 @@ def phase_batches(schedule: Schedule, site: Site, context: RoundContext) -> Iter
         for batch in site.batches(context, epochs=max(2, epochs)):
             yield ("split" if batch.number % 2 else "basic"), batch
     else:
-        first, rest = site.training.split_epochs()
+        halves = site.training.split_epochs()
+        first, rest = halves if schedule == "sequential" else (epochs, epochs)
         yield from (("basic", batch) for batch in site.batches(context, "basic", first))
         yield from (("split", batch) for batch in site.batches(context, "split", rest))
 
@@ -200,18 +203,24 @@ def distillation_loss(split: SplitOutput, printed: bool) -> Tensor:
 
 
 def mutual_information_loss(
-    split: SplitOutput, x: Tensor, reduction: Reduction, weight: float = 1.0
+    split: SplitOutput, x: Tensor, reduction: MIReduction, weight: float = 1.0
 ) -> Tensor:
     """L_MI times `weight`: KL of both features to their prior, plus the error of the rebuilt image.
 
-    "mean" over dimensions and pixels; "sum": the log likelihood of a normal with variance 1. The
-    error itself is not weighted: no other term trains the decoder, so a weight would only slow it.
-    `DisentangledNet` weights the gradient that flows from it into the encoders (`back`).
+    The KL is a "mean" over dimensions, else their sum. The error is always a mean over pixels and
+    not weighted: no other term trains the decoder, so a factor would only change its learning rate.
+    What the error sends on into the encoders is scaled in `DisentangledNet`, by `error_weight`.
     """
-    if reduction == "mean":
-        return weight * split.bound.mean() + F.mse_loss(split.rebuilt, x)
-    error = (split.rebuilt - x).square().flatten(1).sum(1) / 2
-    return (weight * split.bound.sum(1) + error).mean()
+    bound = split.bound.mean() if reduction == "mean" else split.bound.sum(1).mean()
+    return weight * bound + F.mse_loss(split.rebuilt, x)
+
+
+def error_weight(x: Tensor, reduction: MIReduction, weight: float) -> float:
+    """The factor of the pixels' mean squared error [B, ...] in Eq. 10 times `weight`.
+
+    "sum": the log likelihood of a normal with variance 1, half the sum over pixels.
+    """
+    return weight * x[0].numel() / 2 if reduction == "sum" else weight
 
 
 PRIVATE = ("domain", "decoder")  # never leave the client
@@ -223,7 +232,7 @@ class FedSeProto(Method[ServerState, Model]):
 
     The net gets a semantic and a domain encoder and a decoder. Clients train it by distillation
     (L_KD), mutual information (L_MI) and the distance to global prototypes (L_Proto) beside cross
-    entropy, in two phases. Class means of semantic features travel up and down and are averaged
+    entropy. Class means of semantic features travel up and down and are averaged
     unweighted; with `param_avg` the model travels too, averaged as in FedAvg. Domain encoder and
     decoder never leave the client; they are its state. The server keeps the prototypes.
     """
@@ -251,19 +260,23 @@ class FedSeProto(Method[ServerState, Model]):
 
     alpha: float = Field(default=0.1, ge=0, description="alpha: weight of L_KD")
     beta: float = Field(default=0.01, ge=0, description="beta: weight of L_MI")
-    lam: float = Field(default=1.0, ge=0, description="lambda: weight of L_Proto")
+    lam: float = Field(default=10.0, ge=0, description="lambda: weight of L_Proto")
     param_avg: bool = Field(default=True, description="false: only prototypes travel, any nets")
-    schedule: Schedule = Field(default="sequential", description="of the two phases")
-    posterior: Posterior = Field(default="gaussian", description="p(z|x) in Eq. 10")
+    schedule: Schedule = Field(default="joint", description="of the two phases")
+    posterior: Posterior = Field(default="unit", description="p(z|x) in Eq. 10")
     kd_form: Literal["corrected", "printed"] = Field(default="corrected", description="Eq. 11")
-    mi_reduction: Reduction = Field(default="mean", description="of Eq. 10: dimensions, pixels")
+    mi_reduction: MIReduction = Field(
+        default="mean",
+        description="of Eq. 10 over dimensions and pixels; literal: sum of KL, mean of pixels",
+    )
     proto_dims: Reduction = Field(default="mean", description="of Eq. 13 over dimensions")
     balanced: bool = Field(
         default=True, description="Eq. 13: true: classes count the same; false: images do"
     )
 
     def epochs_per_round(self, training: Training) -> int:
-        return training.epochs if self.schedule == "joint" else max(2, training.epochs)
+        epochs = {"joint": training.epochs, "two-phase": 2 * training.epochs}
+        return epochs.get(self.schedule, max(2, training.epochs))
 
     @property
     def personal(self) -> bool:
@@ -311,7 +324,8 @@ class FedSeProto(Method[ServerState, Model]):
         if phase == "split":
             model = model | tree.clone(model.only("head"))
         draw = site.rng("posterior", batch.context.round, batch.context.exchange, batch.number)
-        out = site.forward_train(model, x, "split", draw, self.beta)
+        back = error_weight(x, self.mi_reduction, self.beta)
+        out = site.forward_train(model, x, "split", draw, back)
         loss, split = F.cross_entropy(out.logits, y), cast(SplitOutput, out.more)
         if self.alpha:
             loss = loss + (F.cross_entropy(split.basic, y) if phase == "joint" else 0)

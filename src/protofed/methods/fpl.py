@@ -58,7 +58,7 @@ class FPL(Method[ServerState, None]):
         "UPCR only, global prototypes": {"cpcl": 0.0, "finch_partition": "none"},
     }
 
-    tau: float = Field(default=0.02, gt=0, description="tau: temperature of the contrast")
+    tau: float = Field(default=0.1, gt=0, description="tau: temperature of the contrast")
     cpcl: float = Field(default=1.0, ge=0, description="weight of the cluster contrast")
     upcr: float = Field(default=1.0, ge=0, description="weight of the pull to the unbiased mean")
     finch_partition: Literal["first", "last", "none"] = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from protofed.runtime.code_reference import (
 )
 
 Builder = Callable[[int, ImageShape], Net]  # classes, images
+InitialWeights: TypeAlias = Literal["net", "torch"]  # by the net's own rule, or torch's for layers
 
 NETS: dict[str, Builder] = {
     "lsa-cnn": lsa_cnn,
@@ -46,20 +47,35 @@ PLUGINS = "protofed.nets"  # the entry point group of installed nets
 SMALLEST_SIDE = {"lsa-cnn": 4, "moon-cnn": 16, "seproto-cnn": 8, "seproto-cnn2": 4}
 
 
-def build_net(name: str, classes: int, image: InputShape, seed: int) -> Net:
+def build_net(
+    name: str,
+    classes: int,
+    image: InputShape,
+    seed: int,
+    initial_weights: InitialWeights = "net",
+) -> Net:
     """Build a net by name, with the initial weights of `seed`.
 
     `name` may be a reference to a function of the user's, ``path/to/nets.py:build``. `classes` is
     the number of outputs, `image` the shape of one input. Equal arguments give equal weights, and
-    torch's global generator is left as it was.
+    torch's global generator is left as it was. With ``initial_weights="torch"``, the net's own
+    rule for them gives way to torch's default.
     """
+    stream = stream_seed(seed, "net", net_label(name))
     with torch.random.fork_rng():
-        torch.manual_seed(stream_seed(seed, "net", net_label(name)))
+        torch.manual_seed(stream)
         if name not in NETS:
-            return _user_net(name, classes, image)
-        if isinstance(image, ImageShape):
-            return _image_net(name, classes, image)
-        return _row_net(name, classes, image)
+            net = _user_net(name, classes, image)
+        elif isinstance(image, ImageShape):
+            net = _image_net(name, classes, image)
+        else:
+            net = _row_net(name, classes, image)
+        if initial_weights == "torch":
+            torch.manual_seed(stream)  # again, so that nets without a rule of their own stay
+            for part in net.modules():
+                if isinstance(part, nn.Conv2d | nn.Linear):
+                    part.reset_parameters()
+    return net
 
 
 def find_net_builder(name: str, access: CodeAccess = ANY_CODE) -> Builder:

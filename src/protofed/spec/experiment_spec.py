@@ -46,7 +46,7 @@ from protofed.data.partition import RULES, Partition
 from protofed.errors import ProtofedError
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
-from protofed.nets import NETS, find_net_builder, known_nets, net_label
+from protofed.nets import NETS, InitialWeights, find_net_builder, known_nets, net_label
 from protofed.nets import PLUGINS as NET_PLUGINS
 from protofed.runtime.code_reference import (
     ANY_CODE,
@@ -336,6 +336,7 @@ LATER_FIELDS: Mapping[str, object] = {
     "training.final_lr_share": 0.0,
     "training.step_every": 0,
     "training.step_factor": 0.1,
+    "initial_weights": "net",
 }
 FORMER_FIELDS = {"conv": "direct"}  # with the only value that is left; still part of digests
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
@@ -435,6 +436,7 @@ class Experiment(SpecSection):
         data: the images, or their name
         method: a method, its name, or a table of its name and fields
         net: the net of all clients, or several that they take in turn; default: the benchmark's
+        initial_weights: by the "net"'s own rule, or "torch"'s default for every layer
         partition: which client holds which images; default: the benchmark's
         public: images that everybody may see, for methods that need them
         leave_out: a domain whose images nobody trains on; it is scored as unseen
@@ -458,6 +460,7 @@ class Experiment(SpecSection):
     net: Annotated[str | tuple[str, ...], BeforeValidator(_nets)] = Field(
         default_factory=lambda done: done["data"].default_net
     )  # of all clients; or a list, which the clients take in turn
+    initial_weights: InitialWeights = "net"  # or torch's default for every layer
     partition: Partition = Field(default_factory=lambda done: done["data"].default_partition)
     public: PublicImages | None = Field(
         default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
