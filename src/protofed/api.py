@@ -21,6 +21,7 @@ from protofed.core.method import (
     MethodInfo,
     Payload,
     ServerState,
+    TunedFields,
     average_models,
     reply_from_fit,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "Site",
     "Training",
     "TrainingBatch",
+    "TunedFields",
     "average_models",
     "check_method",
     "class_means",

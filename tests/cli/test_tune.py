@@ -87,3 +87,14 @@ def test_the_tuned_fields_of_every_method_can_be_searched(name: str) -> None:
 
 def test_tune_is_a_command() -> None:
     assert "tune" in COMMANDS
+
+
+def test_the_page_lists_the_tuned_fields_of_every_method() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    for name, method in METHODS.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
+        for field, values in method.tuned.items():
+            low, high = values.removeprefix("log:").split("..")
+            by = ", by magnitude" if values.startswith("log:") else ""
+            assert f"`{field}` ({low} to {high}{by})" in row
+        assert method.tuned or "nothing" in row

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, reply_from_fit
+from protofed.core.method import Method, MethodInfo, Need, Payload, TunedFields, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -65,6 +65,7 @@ class FedDC(Method[FedDCServer, FedDCClient]):
         link="arXiv:2203.11751",
         family="drift",
     )
+    tuned: ClassVar[TunedFields] = {"alpha": "log:0.001..0.1"}
 
     alpha: float = Field(default=0.01, ge=0, description="alpha: weight of the drift's penalty")
     clip: float = Field(default=10.0, ge=0, description="largest norm of a gradient; 0: no limit")

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, reply_from_fit
+from protofed.core.method import Method, MethodInfo, TunedFields, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -41,6 +41,7 @@ class FedDyn(Method[DriftServer, Weights]):
         link="arXiv:2111.04263",
         family="drift",
     )
+    tuned: ClassVar[TunedFields] = {"alpha": "log:0.001..0.1"}
 
     alpha: float = Field(default=0.01, ge=0, description="alpha: weight of the regulariser")
     clip: float = Field(default=10.0, ge=0, description="largest norm of a gradient; 0: no limit")

@@ -19,7 +19,14 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, ServerState, reply_from_fit
+from protofed.core.method import (
+    Method,
+    MethodInfo,
+    Payload,
+    ServerState,
+    TunedFields,
+    reply_from_fit,
+)
 from protofed.core.model import Model
 from protofed.core.site import ArrayDataset, ClientId, RoundContext, Site, holdout_size
 
@@ -73,6 +80,7 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         year=2023,
         family="aggregation",
     )
+    tuned: ClassVar[TunedFields] = {"step": "0.05..0.5"}
 
     step: float = Field(default=0.2, ge=0, description="d: largest move of a share, times N")
     metric: Literal["acc", "loss"] = Field(default="acc", description="what the gap is one of")

@@ -16,7 +16,15 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, reply_from_fit
+from protofed.core.method import (
+    Method,
+    MethodInfo,
+    Need,
+    Payload,
+    ServerState,
+    TunedFields,
+    reply_from_fit,
+)
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site
@@ -42,6 +50,7 @@ class FedGH(Method[ServerState, Model]):
         link="arXiv:2303.13137",
         family="prototype",
     )
+    tuned: ClassVar[TunedFields] = {"server_lr": "log:0.001..0.1"}
 
     server_lr: float = Field(default=0.01, gt=0, description="eta: learning rate of the head")
     server_epochs: int = Field(

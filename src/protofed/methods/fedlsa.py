@@ -20,7 +20,15 @@ from torch import Tensor, nn
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
+from protofed.core.method import (
+    Ablations,
+    Method,
+    MethodInfo,
+    Payload,
+    ServerState,
+    TunedFields,
+    average_models,
+)
 from protofed.core.model import InputShape, Model, Net
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.prototype_collection import generate_vectors, init_generator, train_generator
@@ -80,6 +88,7 @@ class FedLSA(Method[FedLSAServer, None]):
         year=2025,
         family="prototype",
     )
+    tuned: ClassVar[TunedFields] = {"lam": "0.1..1", "alpha": "0.1..1"}
 
     ablations: ClassVar[Ablations] = {
         "COM only": {"alpha": 0.0},

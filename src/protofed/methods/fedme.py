@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Payload, reply_from_fit
+from protofed.core.method import Method, MethodInfo, Payload, TunedFields, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.core.training import Training, fit_model
@@ -52,6 +52,7 @@ class FedMe(Method[ExchangeServer, Model]):
         family="cross-training",
         caveat="simplified: no clustering of clients, no replacement of architectures",
     )
+    tuned: ClassVar[TunedFields] = {"mutual": "log:0.1..10"}
 
     mutual: float = Field(
         default=1.0, ge=0, description="weight of the divergence from the other model"

@@ -24,6 +24,7 @@ from protofed.core.method import (
     MethodInfo,
     Payload,
     ServerState,
+    TunedFields,
     average_models,
     reply_from_fit,
 )
@@ -63,6 +64,7 @@ class FedMLP(Method[FedMLPServer, Model | None]):
         family="prototype",
         caveat="reconstructed from the abstract",
     )
+    tuned: ClassVar[TunedFields] = {"lam1": "log:0.1..10", "lam2": "log:0.01..1"}
 
     lam1: float = Field(default=1.0, ge=0, description="weight of the pull to mean features")
     lam2: float = Field(default=0.1, ge=0, description="weight of mean softmax outputs")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState, average_models
+from protofed.core.method import Method, MethodInfo, ServerState, TunedFields, average_models
 from protofed.core.model import Model, Net
 from protofed.core.site import ClientId, RoundContext, Site
 
@@ -53,6 +53,7 @@ class FedOPT(Method[FedOPTServer, None]):
         link="arXiv:2003.00295",
         family="aggregation",
     )
+    tuned: ClassVar[TunedFields] = {"lr": "log:0.1..1"}
 
     optimiser: Literal["sgd", "adam", "yogi", "adagrad"] = Field(
         default="sgd", description="the server's optimiser"

@@ -16,7 +16,15 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, average_models
+from protofed.core.method import (
+    Method,
+    MethodInfo,
+    Need,
+    Payload,
+    ServerState,
+    TunedFields,
+    average_models,
+)
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops.losses import prototype_mse
@@ -47,6 +55,7 @@ class FedProto(Method[ServerState, Model]):
         link="arXiv:2105.00243",
         family="prototype",
     )
+    tuned: ClassVar[TunedFields] = {"lam": "log:0.1..10"}
 
     lam: float = Field(default=1.0, ge=0, description="lambda: weight of the pull")
     param_avg: bool = Field(

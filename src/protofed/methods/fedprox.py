@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo
+from protofed.core.method import Method, MethodInfo, TunedFields
 from protofed.core.model import Model
 from protofed.core.site import Site, TrainingBatch
 from protofed.ops.losses import proximal_term
@@ -35,6 +35,7 @@ class FedProx(Method):
         year=2020,
         link="arXiv:1812.06127",
     )
+    tuned: ClassVar[TunedFields] = {"mu": "log:0.001..1"}
 
     mu: float = Field(default=0.01, ge=0, description="mu: weight of the proximal term")
     rethink_factor: bool = Field(

@@ -28,6 +28,7 @@ from protofed.core.method import (
     Need,
     Payload,
     ServerState,
+    TunedFields,
     average_models,
 )
 from protofed.core.model import ArrayShape, InputShape, Model, Net, NetOutput
@@ -244,6 +245,7 @@ class FedSeProto(Method[ServerState, Model]):
         year=2024,
         family="prototype",
     )
+    tuned: ClassVar[TunedFields] = {"lam": "log:1..100", "beta": "log:0.001..0.1"}
 
     ablations: ClassVar[Ablations] = {
         "only L_CE": {

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
+from protofed.core.method import Method, MethodInfo, ServerState, TunedFields, reply_from_fit
 from protofed.core.model import InputShape, Model, Net, NetOutput
 from protofed.core.site import RoundContext, Site, TrainingBatch
 
@@ -116,6 +116,7 @@ class FedSR(Method[ServerState, Model]):
         year=2022,
         family="representation",
     )
+    tuned: ClassVar[TunedFields] = {"alpha_l2r": "log:0.001..0.1", "alpha_cmi": "log:0.0001..0.01"}
 
     alpha_l2r: float = Field(default=0.01, ge=0, description="alpha^L2R: weight of the length")
     alpha_cmi: float = Field(default=5e-4, ge=0, description="alpha^CMI: weight of the KL")

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, average_models
+from protofed.core.method import (
+    Method,
+    MethodInfo,
+    Need,
+    Payload,
+    ServerState,
+    TunedFields,
+    average_models,
+)
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
@@ -64,6 +72,7 @@ class FedTGP(Method[FedTGPServer, Model]):
         link="arXiv:2401.03230",
         family="prototype",
     )
+    tuned: ClassVar[TunedFields] = {"lam": "log:1..100"}
 
     lam: float = Field(default=10.0, ge=0, description="lambda: weight of the pull")
     margin: float = Field(default=100.0, ge=0, description="tau: largest margin")

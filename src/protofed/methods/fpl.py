@@ -18,7 +18,15 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Payload, ServerState, average_models
+from protofed.core.method import (
+    Ablations,
+    Method,
+    MethodInfo,
+    Payload,
+    ServerState,
+    TunedFields,
+    average_models,
+)
 from protofed.core.model import Model
 from protofed.core.prototypes import Prototypes, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
@@ -49,6 +57,7 @@ class FPL(Method[ServerState, None]):
         year=2023,
         family="prototype",
     )
+    tuned: ClassVar[TunedFields] = {"tau": "log:0.02..0.5"}
 
     ablations: ClassVar[Ablations] = {
         "neither (FedAvg)": {"cpcl": 0.0, "upcr": 0.0},

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, ServerState, reply_from_fit
+from protofed.core.method import Method, MethodInfo, ServerState, TunedFields, reply_from_fit
 from protofed.core.model import Model
 from protofed.core.site import RoundContext, Site, TrainingBatch
 
@@ -37,6 +37,7 @@ class MOON(Method[ServerState, Model | None]):
         link="arXiv:2103.16257",
         family="drift",
     )
+    tuned: ClassVar[TunedFields] = {"mu": "log:0.1..10"}
 
     mu: float = Field(default=1.0, ge=0, description="mu: weight of the contrast")
     tau: float = Field(default=0.5, gt=0, description="tau: temperature of the contrast")

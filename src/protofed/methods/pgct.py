@@ -18,7 +18,15 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from protofed.core.message import Message
-from protofed.core.method import Ablations, Method, MethodInfo, Need, Payload, reply_from_fit
+from protofed.core.method import (
+    Ablations,
+    Method,
+    MethodInfo,
+    Need,
+    Payload,
+    TunedFields,
+    reply_from_fit,
+)
 from protofed.core.model import InputShape, Model, Net, NetOutput
 from protofed.core.prototypes import Prototypes, class_means, prototype_template, stack_prototypes
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
@@ -201,6 +209,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
         year=2023,
         family="prototype",
     )
+    tuned: ClassVar[TunedFields] = {"lam": "log:0.01..1"}
 
     ablations: ClassVar[Ablations] = {
         "+Exg": {"alpha": 0.0, "lam": 0.0},

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.message import Message
-from protofed.core.method import Method, MethodInfo, Need, Payload, ServerState, reply_from_fit
+from protofed.core.method import (
+    Method,
+    MethodInfo,
+    Need,
+    Payload,
+    ServerState,
+    TunedFields,
+    reply_from_fit,
+)
 from protofed.core.model import Model
 from protofed.core.site import ClientId, RoundContext, Site, TrainingBatch
 from protofed.ops import control_variates
@@ -52,6 +60,7 @@ class SCAFFOLD(Method[ScaffoldServer, Weights]):
         link="arXiv:1910.06378",
         family="drift",
     )
+    tuned: ClassVar[TunedFields] = {"global_lr": "0.5..1"}
 
     global_lr: float = Field(default=1.0, ge=0, description="eta_g: the server's step")
 
