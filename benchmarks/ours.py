@@ -24,6 +24,7 @@ from protofed.engines.multiprocess import WorkerEngine
 from protofed.federation.round import Messages, run_round
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fpl import FPL
+from protofed.nets.onednn_linear import use_onednn_linear
 from protofed.runtime.resources import tune_malloc
 
 ROUNDS = 1_000_000  # more than are ever asked for
@@ -74,6 +75,7 @@ def make_sites(
     """The server's site and the clients', with encoders that compute in a precision."""
     net = make_net(work)
     net.precision = precision
+    use_onednn_linear(net)  # as `build_nets` does
     server = Site(
         id=SERVER,
         domain="",

@@ -32,6 +32,7 @@ from protofed.errors import ProtofedError, display_path
 from protofed.federation.notices import Notice, data_notes, left_out_note, method_warnings
 from protofed.methods import METHODS
 from protofed.nets import build_net
+from protofed.nets.onednn_linear import use_onednn_linear
 from protofed.spec.experiment_spec import ArrayData, Experiment, SiteData
 
 
@@ -222,6 +223,7 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
             torch.manual_seed(stream_seed(experiment.seed, "adapt"))
             built[name] = method.adapt(net, image)
         built[name].set_precision(experiment.precision, image)
+        use_onednn_linear(built[name])
     nets = [built[name] for name in names]
     if len(set(names)) > 1 and "equal nets" in method.needs:
         others = ", ".join(n for n, other in METHODS.items() if "equal nets" not in other().needs)
