@@ -40,17 +40,17 @@ def test_finished_runs_are_not_repeated(copied: list[GridCell]) -> None:
     assert [(p.runs, p.of_runs, p.rounds, p.of_rounds) for p in seen] == [(4, 4, 12, 12)]
 
 
-@pytest.mark.parametrize("workers", [2, 0])
+@pytest.mark.parametrize(("workers", "count"), [(1, 1), (0, 2)])
 def test_cells_pause_where_they_say_and_go_on_from_there(
-    workers: int, grid: list[GridCell], tmp_path: Path
+    workers: int, count: int, grid: list[GridCell], tmp_path: Path
 ) -> None:
-    made = [cell._replace(folder=tmp_path / cell.folder.name) for cell in grid[:2]]
+    made = [cell._replace(folder=tmp_path / cell.folder.name) for cell in grid[:count]]
     seen: list[GridProgress] = []
     for _ in range(2):  # the second time there is nothing to do
         assert run_all([cell._replace(stop_after=2) for cell in made], workers, seen.append) == {}
-        assert (seen[-1].rounds, seen[-1].of_rounds, seen[-1].runs) == (4, 4, 2)
+        assert (seen[-1].rounds, seen[-1].of_rounds, seen[-1].runs) == (2 * count, 2 * count, count)
     news = [progress.news for progress in seen if progress.news]
-    assert sorted(news) == [f"FedAvg, seed {seed}: round 2 of 3 finished" for seed in (0, 1)]
+    assert sorted(news) == [f"FedAvg, seed {n}: round 2 of 3 finished" for n in range(count)]
     assert not any((cell.folder / "done").exists() for cell in made)
     assert run_all(made, workers, seen.append) == {}
     for cell, twin in zip(made, grid, strict=False):
@@ -160,7 +160,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, ended.stdout
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
     how: signal.Signals, unbroken: tuple[Path, str], cli: Cli, tmp_path: Path
 ) -> None:

@@ -135,9 +135,19 @@ def test_what_is_no_offer_at_all_is_refused(text: str) -> None:
         told(text)
 
 
-@settings(max_examples=3000, deadline=None)
-@given(changes=st.dictionaries(st.sampled_from([*GOOD, "more"]), VALUES, max_size=4))
+CHANGES = st.dictionaries(st.sampled_from([*GOOD, "more"]), VALUES, max_size=4)
+
+
+@settings(max_examples=400, deadline=None)
+@given(changes=CHANGES)
 def test_random_changes_of_an_offer(changes: dict[str, Any]) -> None:
+    judged(json.dumps({**GOOD, **changes}))
+
+
+@pytest.mark.long
+@settings(max_examples=3000, deadline=None)
+@given(changes=CHANGES)
+def test_thousands_of_changes_of_an_offer(changes: dict[str, Any]) -> None:
     judged(json.dumps({**GOOD, **changes}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,9 +53,23 @@ def test_good_tallies_are_taken_and_odd_ones_refused() -> None:
     assert counted(json.dumps({"": [3, 5], **{f"{n}": [3, 5] for n in range(20)}})) is None
 
 
-@settings(max_examples=3000, deadline=None)
-@given(value=VALUES, other=VALUES, name=st.sampled_from(["", "local", "\ud800"]))
+NAMES = st.sampled_from(["", "local", "\ud800"])
+
+
+@settings(max_examples=400, deadline=None)
+@given(value=VALUES, other=VALUES, name=NAMES)
 def test_random_tallies(value: object, other: object, name: str) -> None:
+    count_all(value, other, name)
+
+
+@pytest.mark.long
+@settings(max_examples=3000, deadline=None)
+@given(value=VALUES, other=VALUES, name=NAMES)
+def test_thousands_of_tallies(value: object, other: object, name: str) -> None:
+    count_all(value, other, name)
+
+
+def count_all(value: object, other: object, name: str) -> None:
     counted(json.dumps(value))
     counted(json.dumps({"": [3, 5], name: value}))
     counted(json.dumps({"": [value, other]}))
