@@ -79,7 +79,14 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("case", METHODS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "its state, extra and schema",
+        pytest.param("its loss and merge", marks=pytest.mark.long),
+        "a net from a file",
+    ],
+)
 def test_the_printed_file_goes_through_every_command(cli: Cli, folder: Path, case: str) -> None:
     name, label, field, net = METHODS[case]
     shared = ("--spec", "tiny.toml", *net, "--workers", "0")

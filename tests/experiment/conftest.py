@@ -31,7 +31,7 @@ def tiny() -> Make:
 
     def make(**sections: Any) -> Experiment:
         raw: dict[str, Any] = {
-            "data": {"name": "digits-mini", "domains": ["optical", "print"]},
+            "data": {"name": "digits-mini", "domains": ["optical", "print"], "side": 16},
             "partition": {"kind": "shares", "clients": 3, "samples": 9},
             "training": {"epochs": 1, "batch": 4},
             "net": "moon-mlp",

@@ -328,6 +328,7 @@ def test_resume_after_an_edit_refuses_to_mix(place: Place) -> None:
     assert not (place.folder / "runs/cut/done").exists()
 
 
+@pytest.mark.long
 def test_a_grid_after_an_edit_is_refused_then_repeated(place: Place) -> None:
     words = ["compare", "fedavg", "mine.py:Mine", "--spec", "tiny.toml", "--net", "nets.py:small"]
     first = place.cli(*words, "--json", "--workers", "0")
@@ -355,6 +356,7 @@ def test_an_edited_script_is_noticed(place: Place) -> None:
     assert "runs/script was made by other code; changed since: script.py" in refused.stderr
 
 
+@pytest.mark.long
 def test_an_edited_class_of_a_script_with_two_is_noticed(place: Place) -> None:
     place.edit("script.py", "class Typed(Method):", "class Above(Method):")
     place.edit("script.py", "\n\nif __name__", DERIVED + "\n\nif __name__")
