@@ -69,8 +69,8 @@ def test_measuring_one_part_brings_the_page_in_line(
     copies: Path, monkeypatch: pytest.MonkeyPatch, same_machine: bool
 ) -> None:
     before = kept()
-    if same_machine:
-        monkeypatch.setattr(machine, "describe", lambda: before["machine"])
+    found = before["machine"] if same_machine else {**before["machine"], "model": "another"}
+    monkeypatch.setattr(machine, "describe", lambda: found)
     measure_some(monkeypatch, 0.01)
     assert kept()["parts"]["w1"]["ratios"] == {"plain": 7.89}
     others = {name: part for name, part in kept()["parts"].items() if name != "w1"}

@@ -83,3 +83,15 @@ def test_equal_sees_dtype_shape_names_and_values() -> None:
     assert not tree.equal(base, {"a": torch.zeros(2)})
     assert not tree.equal({"a": 1}, {"a": 1.0})
     assert not tree.equal({"a": 1}, {"a": None})
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_the_first_tensor_that_is_not_finite_is_named(bad: float) -> None:
+    huge = torch.full((4,), torch.finfo(torch.float32).max)  # its sum is infinite, it is not
+    fine = {"a": torch.zeros(0), "b": huge, "c": torch.tensor([3]), "d": torch.tensor([True])}
+    assert tree.not_finite(fine) == ""
+    assert tree.finite(fine)
+    wrong = {**fine, "e": [huge, torch.tensor([1.0, bad])], "f": torch.tensor([torch.nan])}
+    assert tree.not_finite(wrong) == "e.1"
+    assert not tree.finite(wrong)
+    assert tree.not_finite({"both": torch.tensor([torch.inf, -torch.inf])}) == "both"

@@ -76,7 +76,9 @@ class SGDSteps:
         for number, leaf in enumerate(self.parameters):
             if leaf.grad is None:  # the loss does not depend on it
                 continue
-            move = leaf.grad.add(leaf, alpha=sgd.weight_decay) if sgd.weight_decay else leaf.grad
+            move = leaf.grad
+            if sgd.weight_decay:
+                move.add_(leaf, alpha=sgd.weight_decay)  # in place: the step uses gradients up
             if sgd.momentum:
                 velocity = self.velocities[number]
                 move = move.clone() if velocity is None else velocity.mul_(sgd.momentum).add_(move)
@@ -250,7 +252,9 @@ def fit_model(
         optimiser.zero_grad()
         value = loss(copy, batch)
         if not value.isfinite():
-            raise DivergedError(steps + 1, _not_finite(copy) or "the loss, with finite weights,")
+            raise DivergedError(
+                steps + 1, tree.not_finite(copy) or "the loss, with finite weights,"
+            )
         value.backward()
         if on_grads is not None:
             on_grads(copy)
@@ -258,14 +262,9 @@ def fit_model(
         optimiser.step()
         steps += 1
         total = total + value.detach()  # stays on its device, so nothing waits for it
-    if bad := _not_finite(copy):
+    if bad := tree.not_finite(copy):
         raise DivergedError(steps, bad)
     return FitResult(tree.clone(copy), steps, float(total) / max(steps, 1))
-
-
-def _not_finite(thing: object) -> str:
-    """The name of the first tensor of a tree that holds NaN or infinity; empty if none does."""
-    return next((n for n, leaf in tree.named_leaves(thing) if not leaf.isfinite().all()), "")
 
 
 def _trainable(thing: object) -> Iterable[Tensor]:

@@ -175,7 +175,18 @@ def squared_distance(one: T, other: T) -> Tensor:
 
 def finite(tree: object) -> bool:
     """Whether no tensor of a tree holds NaN or infinity; true for a tree without tensors."""
-    return all(bool(leaf.isfinite().all()) for leaf in leaves(tree))
+    return not not_finite(tree)
+
+
+def not_finite(tree: object) -> str:
+    """The path of the first tensor of a tree that holds NaN or infinity; empty if none does."""
+    return next((path for path, leaf in named_leaves(tree) if not _finite_tensor(leaf)), "")
+
+
+def _finite_tensor(leaf: Tensor) -> bool:
+    # NaN and infinity never leave a sum, which is one pass without temporary tensors; only a sum
+    # that is not finite, as large numbers may also make it, needs a look at each number.
+    return bool(leaf.sum().isfinite()) or bool(leaf.isfinite().all())
 
 
 def equal(one: object, other: object) -> bool:

@@ -122,5 +122,5 @@ def merge_replies(
             new = method.merge(site, server, replies, context)
     except DivergedError as fault:
         return server, f"at the server, {fault}"
-    bad = next((n for n, leaf in tree.named_leaves(new) if not leaf.isfinite().all()), "")
+    bad = tree.not_finite(new)
     return (server, f"at the server, {bad} turned NaN or infinite") if bad else (new, "")
