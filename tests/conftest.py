@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +30,39 @@ PERSONAL = (
 for name in PERSONAL:
     os.environ.pop(name, None)
 os.environ |= {"OMP_NUM_THREADS": "1", "TERM": "xterm"}
+Once = Callable[[str, Callable[[Path], None]], Path]
 LEFT_OUT = pytest.StashKey[int]()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep the rendered digits of one test session in a folder of its own."""
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of one test session have in common."""
     own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # by all workers
-    os.environ["PROTOFED_CACHE"] = str(shared / "protofed-cache")
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(shared_folder: Path) -> None:
+    """Keep the rendered digits of one test session in a folder of its own."""
+    os.environ["PROTOFED_CACHE"] = str(shared_folder / "protofed-cache")
+
+
+@pytest.fixture(scope="session")
+def once(shared_folder: Path) -> Once:
+    """Have a folder filled by the first worker that needs it; the others wait and then read it."""
+
+    def made(name: str, fill: Callable[[Path], None]) -> Path:
+        place, done = shared_folder / name, shared_folder / f"{name}-made"
+        with (shared_folder / f"{name}-lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(place, ignore_errors=True)  # of a worker that failed on its way
+                place.mkdir()
+                fill(place)
+                done.touch()
+        return place
+
+    return made
 
 
 @pytest.fixture(scope="session", autouse=True)

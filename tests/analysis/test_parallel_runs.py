@@ -17,6 +17,7 @@ from protofed.experiment.runner import run
 from tests.analysis.conftest import SHARED
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
+from tests.conftest import Once
 
 
 @pytest.mark.parametrize("workers", [2, 0])
@@ -151,20 +152,23 @@ def command(workers: int, runs: Path) -> list[str]:
     return [sys.executable, "-m", "protofed", *words]
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of the whole grid's runs, and what the command prints."""
-    folder = tmp_path_factory.mktemp("unbroken")
-    ended = subprocess.run(command(0, folder), capture_output=True, text=True)
+@pytest.fixture(scope="session")
+def unbroken(once: Once) -> Path:
+    """The runs of the whole grid, and what the command prints."""
+    return once("unbroken", run_unbroken)
+
+
+def run_unbroken(home: Path) -> None:
+    ended = subprocess.run(command(0, home / "runs"), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    return folder, ended.stdout
+    (home / "printed").write_text(ended.stdout)
 
 
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
 def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
-    how: signal.Signals, unbroken: tuple[Path, str], cli: Cli, tmp_path: Path
+    how: signal.Signals, unbroken: Path, cli: Cli, tmp_path: Path
 ) -> None:
     broken = subprocess.Popen(
         command(2, tmp_path),
@@ -184,8 +188,8 @@ def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
         broken.send_signal(how)
         assert broken.wait(timeout=60) == 130
     assert len(list(tmp_path.glob("*/done"))) < 2  # it was really in the middle
-    folders, printed = unbroken
+    printed = (unbroken / "printed").read_text()
     assert cli(*WORDS, "--workers", "0", "--runs", tmp_path).out == printed
-    for folder in folders.iterdir():
+    for folder in (unbroken / "runs").iterdir():
         for file in ("scores.jsonl", "spec.json", "partition.json", "done"):
             assert (folder / file).read_bytes() == (tmp_path / folder.name / file).read_bytes()

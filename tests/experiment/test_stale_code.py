@@ -22,6 +22,7 @@ import pytest
 
 import protofed
 from tests.cli.conftest import TINY
+from tests.conftest import Once
 
 MINE = '''
 from typing import ClassVar
@@ -141,10 +142,14 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Place:
+@pytest.fixture(scope="session")
+def base(once: Once) -> Place:
     """The base runs, made by unedited code; one of them is killed on its way."""
-    place = Place(tmp_path_factory.mktemp("base"))
+    return Place(once("base", make_base))
+
+
+def make_base(folder: Path) -> None:
+    place = Place(folder)
     home = Path(protofed.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__")
     package = place.folder / "package" / "protofed"
@@ -164,7 +169,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Place:
         assert made.returncode == 0, made.stderr
     assert place.call("script.py").returncode == 0
     _kill_on_its_way(place)
-    return place
 
 
 def _kill_on_its_way(place: Place) -> None:

@@ -9,13 +9,16 @@ import pytest
 from protofed.experiment.runner import run
 from protofed.paper_tables.recipe import read_recipe, recipe_names
 from protofed.paper_tables.run_recipe import prepare_recipe
+from tests.conftest import Once
 
 
 @pytest.fixture(scope="session")
-def smoked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smoked(once: Once) -> Path:
     """A folder with every smoke run of every recipe, finished."""
-    runs = tmp_path_factory.mktemp("smoked")
+    return once("smoked", smoke_all)
+
+
+def smoke_all(runs: Path) -> None:
     ready = [prepare_recipe(read_recipe(name), "smoke", [], None, runs) for name in recipe_names()]
     for cell in {cell.folder: cell for one in ready for cell in one.cells}.values():
         run(cell.experiment, cell.folder)
-    return runs

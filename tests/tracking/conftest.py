@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Once
+
 RAW: dict[str, Any] = {
     "data": {"name": "digits-mini", "domains": ["optical", "print"]},
     "partition": {"kind": "shares", "clients": 3, "samples": 9},
@@ -171,12 +173,14 @@ def mlflow_points(database: Path) -> tuple[list[Any], Points]:
 
 
 @pytest.fixture(scope="session")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(once: Once) -> Path:
     """A folder with a finished run, killed after round 3 and resumed from round 2, and its logs."""
-    home = tmp_path_factory.mktemp("killed")
+    return once("killed", kill_and_resume)
+
+
+def kill_and_resume(home: Path) -> None:
     names = ("tensorboard", "wandb", "mlflow")
     assert played(home / "run", home / "logs", *names, kill_after=3) == -9
     assert len(json_lines(home / "run" / "rounds.jsonl")) == 3
     assert not (home / "run" / "done").exists()
     assert played(home / "run", home / "logs", *names) == 0
-    return home
