@@ -17,6 +17,7 @@ from protofed.spec.experiment_spec import Experiment
 from tests.experiment.conftest import Make
 
 LONG = {"kind": "shares", "clients": 3, "samples": 300}
+ENOUGH = 3.0  # seconds, as outside the tests, where conftest keeps workers from starting
 
 
 class CountedPool:
@@ -30,6 +31,13 @@ class CountedPool:
 
 
 @pytest.fixture
+def tiny(tiny: Make) -> Make:
+    """Images of 32 x 32 pixels, for which the speed is on record."""
+    data = {"name": "digits-mini", "domains": ["optical", "print"], "side": 32}
+    return lambda **sections: tiny(**{"data": data, **sections})
+
+
+@pytest.fixture
 def pools(monkeypatch: pytest.MonkeyPatch) -> list[CountedPool]:
     """The pools that are started, on a machine with room for two workers."""
     started: list[CountedPool] = []
@@ -40,6 +48,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[CountedPool]:
 
     monkeypatch.setattr(runner, "WorkerPool", pool)
     monkeypatch.setattr(runner, "worker_count", lambda participants, threads: 2)
+    monkeypatch.setattr(runner, "START_WORKERS_AFTER", ENOUGH)
     return started
 
 

@@ -48,6 +48,8 @@ def reseal(folder: Path) -> None:
         files = [file for file in place.glob("*.safetensors") if file.is_file()]
         sums[place / "manifest.json"] = {"sha256": {file.name: file_sha256(file) for file in files}}
     for file, new in sums.items():
+        if not file.is_file():
+            continue  # a pipe would be read for ever
         try:
             file.write_text(json.dumps({**json.loads(file.read_text()), **new}))
         except (OSError, ValueError, TypeError, RecursionError):

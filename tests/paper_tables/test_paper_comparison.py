@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from protofed.analysis.finished_runs import read_record
+from protofed.analysis.finished_runs import RunRecord, read_record
 from protofed.analysis.statistics import PairedDifference, SeedSpread
 from protofed.data.digits_mini import DOMAINS
+from protofed.federation.evaluation import DomainScores
 from protofed.paper_tables.paper_comparison import (
     ComparedRow,
     PaperComparison,
@@ -36,10 +37,22 @@ def line(our_delta: float | None, paper_delta: float | None, known: bool = True)
     return ComparedRow("FPL", ours, {"A": 57.5}, 0.4, delta, paper_delta, known, ("abc",))
 
 
+def raised(record: RunRecord, by: float) -> RunRecord:
+    """A run with better scores: after so little training, all methods may score the same."""
+    scores = {n: None if s is None else s + by for n, s in record.result.last.domains.items()}
+    return record._replace(result=replace(record.result, last=DomainScores(scores)))
+
+
 def beside(
-    smoked: Path, scale: Scale = "quick", name: str = "fedseproto-table1", fail: int | None = None
+    smoked: Path,
+    scale: Scale = "quick",
+    name: str = "fedseproto-table1",
+    fail: int | None = None,
 ) -> PaperComparison:
-    """The first part of a recipe; its smoke runs stand in for those of a real scale."""
+    """The first part of a recipe; its smoke runs stand in for those of a real scale.
+
+    The scores of its last row are raised by ten points.
+    """
     recipe = read_recipe(name)
     plan = prepare_recipe(recipe, "smoke", [], None, smoked).plans[0]
     if scale != "smoke":
@@ -48,6 +61,7 @@ def beside(
     faults = {} if fail is None else {plan.cells[fail].folder: "out of luck"}
     facts = printed_table()[name].parts[plan.part.name]
     records = [read_record(c.folder, c.label) for c in plan.cells if c.folder not in faults]
+    records[-1] = raised(records[-1], 10.0)
     return compare_with_paper(recipe, plan, scale, facts, records, faults)
 
 

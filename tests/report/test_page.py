@@ -139,10 +139,10 @@ def test_settings_of_one_method_are_rows_of_their_own(made: Path, tmp_path: Path
     page = page_of(made / "fpl-0", tmp_path / "warm", made / "fpl-0")
     assert [row[0] for row in page.tables["results-table"]] == [
         "method",
-        "FPL (tau=0.02)",
+        "FPL (tau=0.1)",
         "FPL (tau=0.5)",
     ]
-    assert ["method.tau", "0.5", "0.02", "FPL (tau=0.5)"] in page.tables["changed"]
+    assert ["method.tau", "0.5", "0.1", "FPL (tau=0.5)"] in page.tables["changed"]
     assert "FPL (tau=0.5), the next one" in page.text or "FPL (tau=0.5) is the best" in page.text
 
 

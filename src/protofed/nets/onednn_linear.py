@@ -50,7 +50,8 @@ def use_onednn_linear(net: nn.Module) -> int:
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN takes this input; not in bfloat16, where torch's way is oneDNN's."""
+    if torch.compiler.is_compiling():
+        return False  # before anything is asked of a batch whose length is left open
     rows = x.dim() == 2 and len(x) > 0 and x.device.type == "cpu"
     plain = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    exported = torch.compiler.is_compiling()
-    return rows and plain and not exported and torch.backends.mkldnn.is_available()
+    return rows and plain and torch.backends.mkldnn.is_available()
