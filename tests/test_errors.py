@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+import click
 import pytest
+import typer
 
-from protofed.cli.options import option_flag
+from protofed.cli import app
+from protofed.cli.options import SET_ONLY, option_flag
 from protofed.errors import (
     BusyError,
     DivergedError,
@@ -17,6 +20,7 @@ from protofed.errors import (
     printable_text,
     require_known_name,
 )
+from protofed.spec.experiment_spec import Experiment
 
 
 def test_a_hint_names_options_in_the_language_of_its_reader() -> None:
@@ -35,6 +39,15 @@ def test_without_a_hint_there_is_the_message_alone() -> None:
     assert str(ProtofedError("a < b > c")) == "a < b > c"
     assert ProtofedError("a").hint == ""
     assert ProtofedError("a <out>").render(option_flag) == "a <out>"  # only hints have options
+
+
+def test_fields_without_a_flag_are_named_with_set() -> None:
+    command = typer.main.get_command(app)
+    assert isinstance(command, click.Group)
+    flags = {flag for part in command.commands["run"].params for flag in part.opts}
+    plain = {name for name in Experiment.model_fields if f"--{name.replace('_', '-')}" not in flags}
+    assert plain == {*SET_ONLY, "partition", "public", "training"}  # sections: their fields count
+    assert option_flag("precision", "bfloat16") == "--set precision=bfloat16"
 
 
 @pytest.mark.parametrize(

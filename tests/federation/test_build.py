@@ -9,6 +9,7 @@ import torch
 
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
+from protofed.federation import build
 from protofed.federation.build import build_federation
 from protofed.methods import METHODS
 from protofed.spec.experiment_spec import Experiment
@@ -143,6 +144,47 @@ def test_validation_images_are_held_out_from_the_clients_and_scored_in_place_of_
     assert {bytes(image.numpy()) for image in scored} < every
     assert any("not on the test images" in notice.text for notice in part.notices)
     assert "validation" not in tiny().to_dict()
+
+
+def pictures(images: torch.Tensor) -> set[bytes]:
+    return {bytes(image.numpy()) for image in images}
+
+
+def test_unused_validation_images_are_nobodys_and_cost_no_client_an_image(tiny: Make) -> None:
+    shown = {"method": "fedmd", "public": {"samples": 40}}
+    whole, part = (build_federation(tiny(**shown, **v)) for v in ({}, {"validation": "unused"}))
+    for client, site in whole.sites.items():
+        assert torch.equal(site.train.images, part.sites[client].train.images)
+    used = pictures(part.server.public)
+    for site in part.sites.values():
+        used |= pictures(site.train.images)
+    for domain in part.benchmark.domains:
+        scored = pictures(part.tests[domain.name].images)
+        assert scored <= pictures(domain.train.images) - used
+        assert len(scored) > 100  # nearly all, as digits-mini is small
+    assert any("that no client holds, not on the test images" in n.text for n in part.notices)
+
+
+def test_unused_validation_images_are_a_draw_of_at_most_so_many(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "UNUSED_MOST", 7)
+    tests = [build_federation(tiny(validation="unused", seed=seed)).tests for seed in (0, 0, 1)]
+    assert {len(test) for test in tests[0].values()} == {7}
+    assert [torch.equal(tests[0]["print"].images, t["print"].images) for t in tests] == [1, 1, 0]
+
+
+def test_unused_images_are_needed_in_every_domain(tiny: Make) -> None:
+    whole = {"kind": "shares", "clients": {"optical": 1, "print": 1}, "share": 1.0}
+    with pytest.raises(ProtofedError, match="all training images of optical, print"):
+        build_federation(tiny(partition=whole, validation="unused"))
+    for wrong in ("used", 0.0, 1.0, True):
+        with pytest.raises(
+            ProtofedError, match=r"a share between 0 and 1, such as 0\.2, or unused"
+        ):
+            tiny(validation=wrong)
+    with pytest.raises(ProtofedError, match="a site holds all its images"):
+        tiny(data={"at": "sites", "domains": ["a"], "revision": "1"}, validation="unused")
 
 
 def test_held_out_images_are_never_public(tiny: Make) -> None:

@@ -476,8 +476,7 @@ def protocol_record(
 def _protocol_notes(
     plan: SearchPlan, trials: Sequence[SearchTrial], rule: ScoreRule
 ) -> Iterator[str]:
-    share = f"{100 * (plan.experiment.validation or 0):g} %"
-    yield f"scored on {share} of each client's images, held out from training, not on test images"
+    yield f"scored on {plan.experiment.validation_images}, not on test images"
     seeds = "seed 0" if plan.seeds == 1 else f"mean ± standard deviation of {plan.seeds} seeds"
     if words := describe_rule(trials, rule):
         yield f"score: {words}; mean over domains; {seeds}"

@@ -139,11 +139,10 @@ def _row(one: TunedMethod, scores: Sequence[float]) -> list[str | RankedCell]:
 
 def _notes(tuned: Sequence[TunedMethod]) -> list[str]:
     plan = tuned[0].plan
-    share = f"{100 * (plan.experiment.validation or 0):g} %"
     budget = f"{count_noun(plan.trials, 'trial')} of up to {plan.experiment.rounds} rounds"
     seeds = count_noun(plan.seeds, "seed")
     return [
         f"every method had the same budget: {budget}, {seeds} each",
-        f"scored on {share} of each client's images, held out from training, not on test images",
+        f"scored on {plan.experiment.validation_images}, not on test images",
         "scores of the chosen settings are too high by the choice: compare on the test images",
     ]

@@ -61,13 +61,20 @@ class SeveralValues(PlainCommand):
         return super().parse_args(ctx, words)
 
 
+# Fields of the spec without a section and without a flag of their own.
+SET_ONLY = {
+    *("initial_weights", "validation", "participation", "min_clients", "on_nonfinite"),
+    *("evaluate_every", "threads", "device", "precision"),
+}
+
+
 def option_flag(name: str, value: str = "") -> str:
     """An option of an error's hint as the user types it.
 
     ``out`` becomes ``--out``; ``training.epochs`` with the value 1 becomes ``--set
     training.epochs=1``.
     """
-    if "." in name:
+    if "." in name or name in SET_ONLY:
         return f"--set {name}={value}" if value else f"--set {name}=..."
     flag = f"--{name.replace('_', '-')}"
     return f"{flag} {value}" if value else flag

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -316,23 +316,29 @@ def hold_out_rows(
 
 
 def unused_rows(
-    parts: Iterable[ClientPart], benchmark: Benchmark, samples: int, seed: int
+    parts: Iterable[ClientPart],
+    benchmark: Benchmark,
+    most: int,
+    seed: int,
+    purpose: Literal["public", "validation"] = "public",
+    taken: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Training rows that no client holds, by domain, as public images.
+    """Training rows that no client holds, by domain: at most `most` of each, drawn at random.
 
-    `samples` is the total over domains, with the same number from each; a domain with too few
-    unused rows gives all it has.
+    Rows in `taken` are used for another purpose and left out. The draw depends on the seed and the
+    `purpose`.
     """
     held: dict[str, list[Tensor]] = {domain.name: [] for domain in benchmark.domains}
     for part in parts:
         held[part.domain].append(part.rows)
+    for name, rows in (taken or {}).items():
+        held[name].append(rows)
     chosen = {}
     for domain in benchmark.domains:
         free = np.ones(len(domain.train), dtype=bool)
         free[torch.cat([torch.arange(0), *held[domain.name]]).numpy()] = False
-        rows = numpy_rng(seed, "public", domain.name).permutation(np.flatnonzero(free))
-        each = samples // len(benchmark.domains)
-        chosen[domain.name] = torch.from_numpy(np.sort(rows[:each]))
+        drawn = numpy_rng(seed, purpose, domain.name).permutation(np.flatnonzero(free))
+        chosen[domain.name] = torch.from_numpy(np.sort(drawn[:most]))
     return chosen
 
 

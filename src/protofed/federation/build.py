@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -129,12 +130,12 @@ def build_federation(experiment: Experiment) -> Federation:
     entry, benchmark = _images(experiment)
     left_out = experiment.leave_out
     dealt = partition_clients(experiment.partition, benchmark, experiment.seed, left_out)
-    parts, tests = scoring_split(experiment, benchmark, dealt)
+    public = _public(experiment, benchmark, dealt)
+    parts, tests = scoring_split(experiment, benchmark, dealt, public)
     sizes = {part.client: len(part.rows) for part in parts if len(part.rows)}
     if not sizes:
         raise ProtofedError("partition: no client holds any image; raise its share or samples")
     nets = build_nets(experiment, len(benchmark.classes))
-    public = _public(experiment, benchmark, dealt)
     trains = {domain.name: domain.train for domain in benchmark.domains}
     first, classes = benchmark.domains[0].train, len(benchmark.classes)
     server = replace(
@@ -241,25 +242,51 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
     return nets
 
 
+UNUSED_MOST = 1000  # images of a domain; more would cost time and say little more
+
+
 def scoring_split(
-    experiment: Experiment, benchmark: Benchmark, dealt: tuple[ClientPart, ...]
+    experiment: Experiment,
+    benchmark: Benchmark,
+    dealt: tuple[ClientPart, ...],
+    public: Mapping[str, Tensor] | None = None,
 ) -> tuple[tuple[ClientPart, ...], dict[str, ArrayDataset]]:
     """Which images each client trains on, and the test sets by domain.
 
-    The test sets are the benchmark's test images or, with `experiment.validation`, images held out
-    from the clients, which then do not train on them.
+    The test sets are the benchmark's test images or, with `experiment.validation`, training images
+    that no client trains on: held out from the clients, or never dealt to any and not `public`.
     """
     unseen = experiment.leave_out
     if experiment.validation is None:
         return dealt, {domain.name: domain.test for domain in benchmark.domains}
-    left, held = hold_out_rows(dealt, experiment.validation, experiment.seed)
     trains = {domain.name: domain.train for domain in benchmark.domains}
+    if experiment.validation == "unused":
+        return dealt, _unused(experiment, benchmark, dealt, public or {})
+    left, held = hold_out_rows(dealt, experiment.held_out_share, experiment.seed)
     sets = {name: trains[name].take(rows) for name, rows in held.items() if len(rows)}
     if sets and unseen:  # no client holds any of its images, so all are held out
         sets[unseen] = trains[unseen]
     if not sets:
         raise ProtofedError("validation: no client has two images, so none can be held out")
     return left, {name: sets[name] for name in trains if name in sets}
+
+
+def _unused(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    dealt: tuple[ClientPart, ...],
+    public: Mapping[str, Tensor],
+) -> dict[str, ArrayDataset]:
+    rows = unused_rows(dealt, benchmark, UNUSED_MOST, experiment.seed, "validation", public)
+    empty = [name for name, own in rows.items() if not len(own)]
+    if empty:
+        raise ProtofedError(
+            f"validation: clients hold all training images of {', '.join(empty)}, so none are "
+            "unused",
+            hint="hold out a share of each client's images, <validation=0.2>, or give the clients "
+            "less",
+        )
+    return {one.name: one.train.take(rows[one.name]) for one in benchmark.domains}
 
 
 def _public(
@@ -275,7 +302,8 @@ def _public(
             f"public.samples: at least one for each of the {len(benchmark.domains)} domains, "
             f"got {experiment.public.samples}"
         )
-    public = unused_rows(parts, benchmark, experiment.public.samples, experiment.seed)
+    each = experiment.public.samples // len(benchmark.domains)
+    public = unused_rows(parts, benchmark, each, experiment.seed)
     if not any(len(rows) for rows in public.values()):
         share = 0.8 / max(Counter(part.domain for part in parts).values())
         raise ProtofedError(

@@ -49,7 +49,7 @@ def method_warnings(experiment: Experiment, nets: list[Net]) -> list[Notice]:
     """
     warnings = [Notice("method", experiment.method.warning(net) or "") for net in nets]
     if experiment.validation:
-        text = "scored on images held out from the clients, not on the test images"
+        text = f"scored on {experiment.validation_images}, not on the test images"
         warnings.append(Notice("scores", text))
     layers = [layer for net in nets for layer in net.modules()]
     if experiment.training.batch == 1 and any(isinstance(m, _BatchNorm) for m in layers):

@@ -108,17 +108,17 @@ def client_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> d
     Images that are held out for validation do not count.
     """
     declared = {offer.site: offer.train for offer in offers}
-    held_out = experiment.validation or 0
+    share = experiment.held_out_share
     return {
-        client: declared[name] - (holdout_size(declared[name], held_out) if held_out else 0)
+        client: declared[name] - (holdout_size(declared[name], share) if share else 0)
         for client, name in remote_clients(experiment).items()
     }
 
 
 def test_sizes(experiment: Experiment, offers: Sequence[SiteDescription]) -> dict[str, int]:
     """How many images each site is scored on: its test images, or those held out."""
-    share = experiment.validation
-    if share is None:
+    share = experiment.held_out_share
+    if not share:
         return {offer.site: offer.test for offer in offers}
     unseen = experiment.leave_out
     return {

@@ -440,7 +440,8 @@ class Experiment(SpecSection):
         partition: which client holds which images; default: the benchmark's
         public: images that everybody may see, for methods that need them
         leave_out: a domain whose images nobody trains on; it is scored as unseen
-        validation: share of each client's images to score on, in place of the test images
+        validation: score on training images instead of test images: a share of each client's, or
+            the "unused" ones, which no client holds
         training: a client's local training
         rounds: communication rounds
         participation: share of the clients in each round
@@ -466,9 +467,9 @@ class Experiment(SpecSection):
         default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
     )
     leave_out: str | None = None  # a domain whose images nobody trains on; it is scored as unseen
-    validation: float | None = Field(
-        default=None, gt=0, lt=1, strict=True
-    )  # share of each client's images on which scores are taken, in place of the test images
+    validation: float | Literal["unused"] | None = (
+        None  # scores from training images: a share of each client's, or those that no client holds
+    )
     training: Training = Training()
     rounds: int = Field(default=20, ge=1, le=1_000_000, strict=True)
     participation: float = Field(
@@ -532,6 +533,17 @@ class Experiment(SpecSection):
                 default = {key: value for key, value in default.items() if key not in group}
         return {**default, **{key: _over(default.get(key), value) for key, value in given.items()}}
 
+    @field_validator("validation", mode="before")
+    @classmethod
+    def _share_or_unused(cls, given: object, info: ValidationInfo) -> object:
+        if given is None or (isinstance(given, float) and 0 < given < 1):
+            return given
+        if given != "unused":
+            raise ValueError("must be a share between 0 and 1, such as 0.2, or unused")
+        if isinstance(info.data.get("data"), SiteData):
+            raise ValueError("a site holds all its images: give a share of them, such as 0.2")
+        return given
+
     @field_validator("leave_out")
     @classmethod
     def _one_of_several(cls, name: str | None, info: ValidationInfo) -> str | None:
@@ -571,6 +583,19 @@ class Experiment(SpecSection):
             line = f"training.warmup: must be less than rounds, which is {rounds}, "
             raise fault_lines_error([f"{line}got {training.warmup}"])
         return rounds
+
+    @property
+    def held_out_share(self) -> float:
+        """The share of its images that each client leaves out of training to be scored on."""
+        return self.validation if isinstance(self.validation, float) else 0.0
+
+    @property
+    def validation_images(self) -> str:
+        """What is scored in place of the test images, for people; "" if the test images are."""
+        if self.validation == "unused":
+            return "training images that no client holds"
+        share = f"{100 * self.held_out_share:g} %"
+        return f"{share} of each client's images, held out from training" if self.validation else ""
 
     @property
     def nets(self) -> tuple[str, ...]:
