@@ -14,7 +14,12 @@ from protofed.analysis.comparison_table import (
     format_spread,
 )
 from protofed.analysis.comparison_table import MethodRow as OurRow
-from protofed.analysis.finished_runs import RunRecord, check_comparable, describe_identical
+from protofed.analysis.finished_runs import (
+    APART,
+    RunRecord,
+    check_comparable,
+    describe_identical,
+)
 from protofed.analysis.statistics import PairedDifference, SeedSpread
 from protofed.errors import count_noun
 from protofed.paper_tables.recipe import (
@@ -146,7 +151,8 @@ def compare_with_paper(
     Rows whose runs failed have no scores; `faults` holds the reasons by run folder. If the baseline
     failed, no row has a difference.
     """
-    notes = check_comparable(records)
+    own = {"training"} if any(plan.part.row_training(row.label) for row in recipe.rows) else set()
+    notes = check_comparable(records, {*APART, *own})
     finished = {record.label for record in records}
     lost = recipe.baseline not in finished
     table = compare_records(records, recipe.baseline, plan.rule, lost=lost)
@@ -183,7 +189,7 @@ def _line(
     printed: PrintedPart | None,
     table: ComparisonTable,
 ) -> ComparedRow:
-    """One row; without the printed part it has our scores alone."""
+    """One row; without the printed part, or as a row that it lacks, it has our scores alone."""
     rows = {row.label: row for row in table.rows}
     mine = rows.get(label)
     ours = {column: _cell(mine, domain) for column, domain in plan.columns.items()}
@@ -197,7 +203,7 @@ def _line(
         known=True,
         digests=mine.digests if mine else (),
     )
-    if printed is None:
+    if printed is None or label not in printed.rows:
         return row
     theirs, first = printed.rows[label], printed.rows[recipe.baseline]
     paper = dict(zip(printed.columns, theirs.values, strict=True))
@@ -222,7 +228,11 @@ def _reasons(
     if printed is None:  # no difference is shown, so none has a reason
         return list(dict.fromkeys(of_runs))
     of_paper = [f"paper: {fault.note}" for fault in printed.faults]
-    return list(dict.fromkeys([*of_paper, *plan.part.differences, *recipe.differences, *of_runs]))
+    added = [row.label for row in recipe.rows if row.label not in printed.rows]
+    of_ours = [f"not in the paper's table: {', '.join(added)}"] if added else []
+    tuned = [f"tuned by: {plan.part.tuning}"] if plan.part.tuning else []
+    known = [*of_paper, *of_ours, *plan.part.differences, *recipe.differences, *tuned]
+    return list(dict.fromkeys([*known, *of_runs]))
 
 
 Cells = list[list[str]]
@@ -326,7 +336,7 @@ def part_footnotes(part: PaperComparison) -> list[str]:
 
 
 def settings_by_source(values: Values) -> list[str]:
-    """One line per source (paper, public code, our choice) with the values that come from it.
+    """One line per source (paper, public code, our choice, tuned) with its values.
 
     ``recipe, paper: net lsa-cnn, rounds 100``; sources without values have no line.
     """

@@ -106,16 +106,17 @@ def printed_table() -> dict[str, PrintedTable]:
     return TypeAdapter(dict[str, PrintedTable]).validate_json(text)
 
 
-Source = Literal["paper", "public_code", "our_choice"]
+Source = Literal["paper", "public_code", "our_choice", "tuned"]
 SOURCES: dict[Source, str] = {
     "paper": "paper",
     "public_code": "public code",
     "our_choice": "our choice",
+    "tuned": "tuned on held-out images",
 }
 
 
 class SourcedValue(NamedTuple):
-    """A setting and its source: the paper, released code, or our own choice.
+    """A setting and its source: the paper, released code, our own choice, or `protofed tune`.
 
     Every value of a recipe has one, so a reader can see which numbers are ours.
     """
@@ -138,6 +139,7 @@ class SourcedFields(BaseModel):
     paper: Raw = Field(default_factory=dict)
     public_code: Raw = Field(default_factory=dict)
     our_choice: Raw = Field(default_factory=dict)
+    tuned: Raw = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -159,7 +161,8 @@ class SourcedFields(BaseModel):
 class RecipeRow(SourcedFields):
     """A row of a recipe: the paper's label, our method, and the method's fields with their sources.
 
-    Fields that are not set keep the method's defaults.
+    Fields that are not set keep the method's defaults. A table `training` among them replaces
+    fields of the recipe's local training for this row.
     """
 
     label: str
@@ -178,6 +181,12 @@ class RecipePart(SourcedFields):
     images: int | None = None  # that all clients together train on in an epoch; for estimates
     rows: dict[str, SourcedFields] = Field(default_factory=dict)  # fields of some rows in this part
     differences: tuple[str, ...] = ()  # known reasons for other numbers than the paper's
+    tuning: str = ""  # the command that found the tuned values
+
+    def row_training(self, label: str) -> Values:
+        """The fields of a row's own local training, by their dotted names."""
+        own = self.rows.get(label, SourcedFields()).values()
+        return {name: value for name, value in own.items() if name.startswith("training.")}
 
 
 class Recipe(SourcedFields):
@@ -194,6 +203,10 @@ class Recipe(SourcedFields):
 
     @model_validator(mode="after")
     def _labels_are_known(self) -> Self:
+        for part in self.parts:
+            tuned = [label for label, fields in part.rows.items() if fields.tuned]
+            if bool(tuned) != bool(part.tuning):
+                raise ValueError(f"{part.name}: tuned values stand beside their command, `tuning`")
         labels = [row.label for row in self.rows]
         for label in (self.baseline, *(label for part in self.parts for label in part.rows)):
             require_known_name(f"row of {self.name}", label, labels)
@@ -213,14 +226,16 @@ class Recipe(SourcedFields):
         return {**self.values(), **part.values(), **own}
 
     def fields(self, part: RecipePart, row: RecipeRow) -> Values:
-        """The values of a row's method in a part."""
+        """The values of a row's method in a part, and those of its own local training."""
         here = part.rows.get(row.label, SourcedFields())
         return {**row.values(), **here.values()}
 
     def raw(self, part: RecipePart, row: RecipeRow) -> Raw:
         """The experiment behind a row, and its scoring, as plain data."""
         method = nest_values(self.fields(part, row))
-        return {**nest_values(self.settings(part)), "method": {"name": row.method, **method}}
+        settings = nest_values(self.settings(part))
+        training = {**settings["training"], **method.pop("training", {})}
+        return {**settings, "training": training, "method": {"name": row.method, **method}}
 
 
 def nest_values(values: Values) -> Raw:
