@@ -58,7 +58,7 @@ def beside(
     if scale != "smoke":
         heads = dict(zip(plan.part.columns, plan.columns, strict=True))
         plan = plan._replace(columns=heads)
-    faults = {} if fail is None else {plan.cells[fail].folder: "out of luck"}
+    faults = {} if fail is None else {plan.cells[fail].folder: "failed: out of luck"}
     facts = printed_table()[name].parts[plan.part.name]
     records = [read_record(c.folder, c.label) for c in plan.cells if c.folder not in faults]
     records[-1] = raised(records[-1], 10.0)

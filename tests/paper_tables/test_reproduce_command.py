@@ -17,15 +17,16 @@ with warnings.catch_warnings():
     import typer
 
     from protofed.data.benchmarks import BENCHMARKS
+from protofed.analysis.archive_runs import archive_runs
 from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
 from protofed.cli.options import option_flag
-from protofed.cli.reproduce import LONG, reproduce_command
+from protofed.cli.reproduce import LONG, kept_scale, reproduce_command
 from protofed.data.digits_mini import DOMAINS
 from protofed.errors import ProtofedError
 from protofed.experiment.stale_code import StaleRunError
-from protofed.paper_tables.recipe import recipe_names
-from protofed.paper_tables.run_recipe import ReadyRecipe
+from protofed.paper_tables.recipe import plan_runs, read_recipe, recipe_names
+from protofed.paper_tables.run_recipe import ReadyRecipe, read_recipe_runs
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -224,3 +225,28 @@ def test_wrong_names_are_refused_with_the_known_ones(call: Call, tmp_path: Path)
         app(["fpl"])
     with pytest.raises(ProtofedError, match="unknown part of fpl-table1 'pacs'"):
         app(["fpl-table1", "--part", "pacs", "--runs", str(tmp_path)])
+
+
+def test_kept_runs_make_the_table_without_training(
+    call: Call, smoked: Path, tmp_path: Path
+) -> None:
+    archive_runs([smoked], tmp_path / "kept")
+    recipe = read_recipe("fpl-table3")
+    fresh = read_recipe_runs(recipe, "smoke", [], None, smoked)
+    kept = read_recipe_runs(recipe, "smoke", [], None, tmp_path / "kept")
+    assert kept.to_dict() == fresh.to_dict()
+    assert not kept.faulty
+    cell = plan_runs(recipe, recipe.parts[0], "smoke", None, tmp_path / "kept").cells[0]
+    shutil.rmtree(cell.folder)
+    (part, _) = read_recipe_runs(recipe, "smoke", [], None, tmp_path / "kept").parts
+    assert f"{cell.label}, seed 0: not in {tmp_path / 'kept'}" in part.notes
+    with pytest.raises(ProtofedError, match="holds no run of fpl-table3 at scale paper"):
+        reproduce_command("fpl-table3", source=tmp_path / "kept")
+
+
+def test_kept_runs_are_those_of_the_paper_unless_another_scale_is_named() -> None:
+    assert [kept_scale(scale) for scale in ("smoke", "quick", "paper")] == [
+        "paper",
+        "quick",
+        "paper",
+    ]

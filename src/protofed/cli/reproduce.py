@@ -22,6 +22,7 @@ from protofed.cli.options import (
 
 if TYPE_CHECKING:
     from protofed.paper_tables.paper_comparison import RecipeReport
+    from protofed.paper_tables.recipe import Scale
     from protofed.paper_tables.run_recipe import ReadyRecipe
 
 LONG = 600.0  # seconds of work before which a start must be confirmed
@@ -42,6 +43,10 @@ def reproduce_command(
     part: Annotated[
         list[str] | None, typer.Option(help="Only this part, e.g. office; repeatable.")
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Read finished runs from this folder; train nothing."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print runs, time and missing images; run nothing.")
     ] = False,
@@ -57,7 +62,8 @@ def reproduce_command(
     """Run the experiments behind a paper's table and print our scores beside the printed ones.
 
     Finished runs are read from their folders and interrupted ones resume, so the command can be
-    repeated at any time. Work of more than ten minutes starts only after a yes. If a run fails, the
+    repeated at any time. With `--from results/runs`, tables are made from kept runs alone, those of
+    scale paper. Work of more than ten minutes starts only after a yes. If a run fails, the
     others are still shown, and the exit code is 1.
     """
     from protofed.cli.output import print_document
@@ -76,7 +82,7 @@ def reproduce_command(
     from protofed.analysis.parallel_runs import process_count
     from protofed.paper_tables.recipe import read_recipe
     from protofed.paper_tables.recipe_plan import plan_document, plan_recipe
-    from protofed.paper_tables.run_recipe import prepare_recipe
+    from protofed.paper_tables.run_recipe import prepare_recipe, read_recipe_runs
 
     count = process_count(parse_workers(workers))
     recipe = read_recipe(name)
@@ -84,11 +90,19 @@ def reproduce_command(
         plan = plan_recipe(recipe, scale, part or [], seeds, runs, count, stale)
         print_document(plan_document(plan), form)
         return
-    ready = prepare_recipe(recipe, scale, part or [], seeds, runs, stale)
-    report = _played(ready, count, yes)
+    if source is not None:
+        report = read_recipe_runs(recipe, kept_scale(scale), part or [], seeds, source)
+    else:
+        ready = prepare_recipe(recipe, scale, part or [], seeds, runs, stale)
+        report = _played(ready, count, yes)
     print_document(recipe_document(report), form)
-    if report.faulty:
+    if report.faulty and source is None:
         raise typer.Exit(1)
+
+
+def kept_scale(scale: Scale) -> Scale:
+    """The scale of kept runs: that of the papers unless another is named; nobody keeps smoke."""
+    return "paper" if scale == "smoke" else scale
 
 
 def _played(ready: ReadyRecipe, workers: int, yes: bool) -> RecipeReport:

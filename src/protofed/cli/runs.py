@@ -1,4 +1,4 @@
-"""``protofed runs``: what lies in the folder of runs, and how to free its checkpoints."""
+"""``protofed runs``: what lies in the folder of runs, small copies, and freeing checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DefaultList(TyperGroup):
 
 runs_app = typer.Typer(
     cls=DefaultList,
-    help="List runs with their scores (`protofed runs list --help`), or free their checkpoints.",
+    help="List runs with their scores (`protofed runs list --help`), copy or free them.",
     context_settings=HELP,
     rich_markup_mode=None,
     suggest_commands=False,
@@ -235,6 +235,38 @@ def _csv_line(record: dict[str, Any]) -> list[str]:
     folder, settings = display_path(record["folder"]), format_differing(record["settings"])
     plain = {**record, "folder": folder, "settings": settings}
     return ["" if value is None else printable_text(str(value)) for value in plain.values()]
+
+
+@runs_app.command("archive", cls=PlainCommand)
+def archive_command(
+    folders: Folders = None,
+    to: Annotated[
+        Path, typer.Option("--to", help="Folder for the copies, one in it for each run.")
+    ] = Path("results"),
+    where: WhereOption = None,
+) -> None:
+    """Copy what tables, curves and reports need of finished runs: small text files, no model.
+
+    Runs that are in the folder already stay as they are, so the command can be repeated while more
+    runs finish. The copies are run folders: `protofed compare --runs`, `reproduce --from`, `plot
+    curves` and `report` read them. Runs that are not finished are left out.
+    """
+    from protofed.analysis.archive_runs import archive_runs
+    from protofed.analysis.run_index import filter_runs
+    from protofed.errors import count_noun
+    from protofed.runtime.atomic_io import format_bytes
+
+    found = _entries(folders)
+    chosen = filter_runs(found, where or [])
+    if not chosen:
+        return tell_line(_nothing(folders, len(found)))
+    to.mkdir(parents=True, exist_ok=True)
+    made, left_out = archive_runs([entry.folder for entry in chosen], to)
+    for line in left_out:
+        tell_line(f"left out: {line}")
+    new, size = sum(not one.known for one in made), format_bytes(sum(one.size for one in made))
+    typer.echo(f"{count_noun(len(made), 'run')} in {to} ({new} new), {size}")
+    return None
 
 
 @runs_app.command("prune", cls=PlainCommand)

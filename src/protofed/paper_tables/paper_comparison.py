@@ -148,8 +148,8 @@ def compare_with_paper(
 ) -> PaperComparison:
     """Compare the finished runs of a part with the printed numbers.
 
-    Rows whose runs failed have no scores; `faults` holds the reasons by run folder. If the baseline
-    failed, no row has a difference.
+    Rows without finished runs have no scores; `faults` holds the reasons by run folder. If the
+    baseline has none, no row has a difference.
     """
     own = {"training"} if any(plan.part.row_training(row.label) for row in recipe.rows) else set()
     notes = check_comparable(records, {*APART, *own})
@@ -159,7 +159,7 @@ def compare_with_paper(
     facts = None if scale == "smoke" else printed
     lines = tuple(_line(row.label, recipe, plan, facts, table) for row in recipe.rows)
     failed = tuple(
-        f"{cell.label}, seed {cell.seed}: failed: {faults[cell.folder]}"
+        f"{cell.label}, seed {cell.seed}: {faults[cell.folder]}"
         for cell in plan.cells
         if cell.folder in faults
     )

@@ -95,16 +95,47 @@ def run_recipe(ready: ReadyRecipe, workers: int, watch: Watch) -> RecipeReport:
 
     Runs that fail do not stop the others; a part of which every run failed has no table.
     """
-    faults = run_all(ready.cells, workers, watch, RunOptions(ready.stale))
+    told = run_all(ready.cells, workers, watch, RunOptions(ready.stale))
+    faults = {folder: f"failed: {fault}" for folder, fault in told.items()}
     parts, failed = [], {}
     for one in ready.plans:
-        told = [faults[cell.folder] for cell in one.cells if cell.folder in faults]
-        if len(told) == len(one.cells):
-            failed[one.part.name] = f"every run failed, the first with: {told[0]}"
+        own = [told[cell.folder] for cell in one.cells if cell.folder in told]
+        if len(own) == len(one.cells):
+            failed[one.part.name] = f"every run failed, the first with: {own[0]}"
         else:
             parts.append(_part(ready, one, faults))
     name = ready.recipe.name
     return RecipeReport(name, printed_table()[name], tuple(parts), ready.skipped, failed)
+
+
+def read_recipe_runs(
+    recipe: Recipe,
+    scale: Scale,
+    parts: Sequence[str],
+    seeds: int | None,
+    folder: Path,
+) -> RecipeReport:
+    """Compare the runs of a recipe that lie in `folder` with the printed numbers; train nothing.
+
+    No images are needed. Runs that are not there are named under the table; parts without any run
+    have no table.
+    """
+    made, failed = [], {}
+    for part in choose_parts(recipe, parts):
+        plan = plan_runs(recipe, part, scale, seeds, folder)
+        absent = {
+            c.folder: f"not in {folder}" for c in plan.cells if not RunDir(c.folder).done.exists()
+        }
+        if len(absent) == len(plan.cells):
+            failed[part.name] = f"none of its {len(plan.cells)} runs is in {folder}"
+            continue
+        made.append(_part(ReadyRecipe(recipe, scale, (plan,), {}, "accept"), plan, absent))
+    if not made:
+        raise ProtofedError(
+            f"{folder} holds no run of {recipe.name} at scale {scale}",
+            hint="train them by leaving <from> out",
+        )
+    return RecipeReport(recipe.name, printed_table()[recipe.name], tuple(made), failed, {})
 
 
 def _part(ready: ReadyRecipe, plan: RunPlan, faults: Mapping[Path, str]) -> PaperComparison:
