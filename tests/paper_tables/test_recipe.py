@@ -46,9 +46,11 @@ def test_all_twelve_tables_are_there() -> None:
 
 
 @pytest.mark.parametrize(("recipe", "name"), PLACES, ids=told)
-def test_rows_and_columns_are_the_printed_ones(recipe: Recipe, name: str) -> None:
+def test_rows_and_columns_are_the_printed_ones_and_rows_of_our_own_come_last(
+    recipe: Recipe, name: str
+) -> None:
     facts = printed_table()[recipe.name].parts[name]
-    assert [row.label for row in recipe.rows] == list(facts.rows)
+    assert [row.label for row in recipe.rows][: len(facts.rows)] == list(facts.rows)
     assert tuple(recipe.part(name).columns) == facts.columns
     assert [part.name for part in recipe.parts] == list(printed_table()[recipe.name].parts)
 
@@ -69,7 +71,11 @@ def test_rows_parse_to_methods_with_the_recipes_values(recipe: Recipe, name: str
     part = recipe.part(name)
     for row in recipe.rows:
         method = parse_method(recipe.raw(part, row)["method"])
+        training = recipe.raw(part, row)["training"]
         for field, (value, _) in recipe.fields(part, row).items():
+            if field.startswith("training."):
+                assert training[field.removeprefix("training.")] == value
+                continue
             got: object = method
             for step in field.removesuffix(".name").split("."):
                 got = getattr(got, step)
@@ -91,8 +97,11 @@ def test_a_part_is_the_experiment_that_its_settings_say(
     assert made.rule == scoring["rule"]
     for cell in made.cells:
         plain = cell.experiment.to_dict()
+        own = nest_values(part.row_training(cell.label)).get("training", {})
         for section, value in wanted.items():
-            if isinstance(value, dict):
+            if section == "training":
+                assert plain[section].items() >= {**value, **own}.items()
+            elif isinstance(value, dict):
                 assert plain[section].items() >= value.items()
             else:
                 assert plain[section] == value
@@ -188,3 +197,27 @@ def test_the_page_tells_fedlsa_s_values() -> None:
             seen.add(part.name)
     assert seen == told.keys()
     assert told["office"] == {field: getattr(FedLSA(), field) for field in fields}
+
+
+def test_tuned_values_stand_beside_their_command() -> None:
+    tuned = {"rows": {"FedAvg": {"tuned": {"training": {"lr": 0.02}}}}}
+    with pytest.raises(ProtofedError, match="p: tuned values stand beside their command"):
+        parse_recipe("mine", {**WHOLE, "parts": [{**PART, **tuned}]})
+    with pytest.raises(ProtofedError, match="p: tuned values stand beside their command"):
+        parse_recipe("mine", {**WHOLE, "parts": [{**PART, "tuning": "protofed tune fedavg"}]})
+    recipe = parse_recipe(
+        "mine", {**WHOLE, "parts": [{**PART, **tuned, "tuning": "protofed tune fedavg"}]}
+    )
+    (part,), (row,) = recipe.parts, recipe.rows
+    assert recipe.fields(part, row)["training.lr"] == (0.02, "tuned")
+
+
+def test_a_row_with_its_own_training_leaves_the_others_alone() -> None:
+    own = {"rows": {"FedProx": {"our_choice": {"mu": 0.1, "training": {"lr": 0.02}}}}}
+    shared = {"our_choice": {"training": {"lr": 0.1, "momentum": 0.5}}}
+    rows = [ROW, {"label": "FedProx", "method": "fedprox"}]
+    recipe = parse_recipe("mine", {**WHOLE, **shared, "rows": rows, "parts": [{**PART, **own}]})
+    raws = [recipe.raw(recipe.parts[0], row) for row in recipe.rows]
+    assert [raw["training"]["lr"] for raw in raws] == [0.1, 0.02]
+    assert [raw["training"]["momentum"] for raw in raws] == [0.5, 0.5]
+    assert raws[1]["method"] == {"name": "fedprox", "mu": 0.1}

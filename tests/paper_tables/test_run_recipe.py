@@ -43,7 +43,8 @@ def test_every_recipe_runs_at_smoke(name: str, smoked: Path) -> None:
     for part in report.parts:
         assert not part.comparable
         assert part.notes[0].startswith("NOT COMPARABLE")
-        assert [line.label for line in part.lines] == list(facts.parts[part.part].rows)
+        printed = list(facts.parts[part.part].rows)
+        assert [line.label for line in part.lines][: len(printed)] == printed
         for line in part.lines:
             assert len(part.columns) == len(facts.parts[part.part].columns) + (
                 "AVG" in part.columns
@@ -185,9 +186,9 @@ def test_the_list_has_every_recipe_and_times_that_grow_with_the_scale() -> None:
         assert 0 < row.seconds["quick"] < row.seconds["paper"]
         assert row.whole
         assert len(row.cells()) == 8
-    # FedLSA, Office: 4 rows of 100 rounds, 5 epochs, 990 images, 2.1 s for 1,000
+    # FedLSA, Office: 4 rows, 3 seeds, 100 rounds, 5 epochs, 990 images, 2.1 s for 1,000
     by_name = {row.name: row for row in rows}
-    assert by_name["fedlsa-table5"].seconds["paper"] == pytest.approx(4 * 100 * 5 * 0.99 * 2.1)
+    assert by_name["fedlsa-table5"].seconds["paper"] == pytest.approx(12 * 100 * 5 * 0.99 * 2.1)
     assert by_name["fedlsa-table5"].seconds["quick"] == pytest.approx(4 * 20 * 5 * 0.99 * 2.1)
 
 

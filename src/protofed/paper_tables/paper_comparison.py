@@ -46,7 +46,8 @@ SEEN = 0.005  # a difference below it is printed as 0.00 and has no sign
 class ComparedRow:
     """A row of a paper's table beside ours, in per cent; None where there is no number.
 
-    `paper` is empty at scale ``smoke``, whose columns are those of other images. `known` is False
+    `paper` is empty for a row that the paper's table lacks, and at scale ``smoke``, whose columns
+    are those of other images. `known` is False
     if the printed numbers belong to another row (a misprint): then nothing is compared. `our_delta`
     and `paper_delta` are differences of averages to the baseline.
     """
@@ -293,7 +294,7 @@ def part_rows(part: PaperComparison) -> Cells:
     """The rows of a part as text, as many cells as `part_header` has heads.
 
     Each method has three rows: ours, the paper's, and the difference. If the scale does not allow
-    to compare them, it has ours alone.
+    to compare them, or the paper's table lacks the method, it has ours alone.
     """
     if part.comparable:
         return [row for line in part.lines for row in _three(part, line)]
@@ -307,13 +308,16 @@ def _scores(part: PaperComparison, line: ComparedRow) -> list[str]:
 
 
 def _three(part: PaperComparison, line: ComparedRow) -> Cells:
+    mine = [line.label, "ours", *_scores(part, line), format_difference(line.our_delta), ""]
+    if not line.paper:  # a row that the paper's table lacks
+        return [mine]
     theirs = [f"{line.paper[c]:.2f}" for c in part.columns]
     if line.paper_std is not None:
         theirs[-1] += f" ± {line.paper_std:.2f}"
     gaps = [_signed(line.difference(c), "-") for c in part.columns]
     agrees = {None: "", True: "yes", False: "no"}[line.agrees]
     return [
-        [line.label, "ours", *_scores(part, line), format_difference(line.our_delta), ""],
+        mine,
         ["", "paper", *theirs, _signed(line.paper_delta, ""), ""],
         ["", "difference", *gaps, "", agrees],
     ]
