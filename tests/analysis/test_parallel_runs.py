@@ -103,6 +103,7 @@ def test_a_killed_worker_is_named_and_the_others_finish(
     assert (made[1].folder / "done").exists()
 
 
+@pytest.mark.long
 def test_who_is_told_to_ignore_hangups_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +166,11 @@ def run_unbroken(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+    "how",
+    [
+        signal.SIGKILL,
+        *(pytest.param(how, marks=pytest.mark.long) for how in (signal.SIGINT, signal.SIGTERM)),
+    ],
 )
 def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bytes(
     how: signal.Signals, unbroken: Path, cli: Cli, tmp_path: Path

@@ -126,6 +126,7 @@ def _hold(folder: Path, until: threading.Event, made: Path) -> None:
         made.rename(folder)
 
 
+@pytest.mark.long
 def test_a_search_waits_for_a_trial_that_another_runs(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

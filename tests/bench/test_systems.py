@@ -23,6 +23,7 @@ def orders(*systems: str) -> dict[str, Order]:
     return {system: Order(system, TINY, workers=0) for system in systems}
 
 
+@pytest.mark.long
 def test_ours_and_the_plain_loop_do_the_same_work() -> None:
     found = interleave(orders("ours", "plain"), repeats=2)
     ours, plain = found["systems"]["ours"], found["systems"]["plain"]
@@ -34,6 +35,7 @@ def test_ours_and_the_plain_loop_do_the_same_work() -> None:
     assert plain["tree_mb"] > 100
 
 
+@pytest.mark.long
 def test_fpl_is_measured_too() -> None:
     work = replace(TINY, epochs=1)
     both = {m: Order("ours", work, method=m, workers=0) for m in ("fedavg", "fpl")}
@@ -88,6 +90,7 @@ def test_pfllib_is_left_out_with_the_reason(
     assert ("is no checkout" if folder else "is not set") in why
 
 
+@pytest.mark.long
 def test_pfllibs_loop_is_the_one_that_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ class Case(NamedTuple):
     domains: tuple[str, str]
 
 
-@pytest.fixture(params=["vectors", "images"])
+@pytest.fixture(params=["vectors", pytest.param("images", marks=pytest.mark.long)])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     """Each kind of arrays, in a folder ``mine`` beside the runs."""
     given = vectors() if request.param == "vectors" else images()

@@ -55,6 +55,7 @@ def test_a_run_goes_on_although_nobody_reads_its_progress(unread: int) -> None:
     assert Path("a/done").exists()
 
 
+@pytest.mark.long
 def test_a_grid_goes_on_although_nobody_reads_its_progress(unread: int) -> None:
     words = [word for word in QUICK if word not in ("--workers", "0")]
     code, out, _ = called("compare", "fedavg", *words, "--workers", "1", err=unread)

@@ -111,6 +111,7 @@ def test_a_fault_is_told_with_what_to_do(cli: Cli, words: str, told: str) -> Non
     assert not Path("a").exists()
 
 
+@pytest.mark.long
 def test_a_killed_process_goes_on_where_it_was(host: Host, tmp_path: Path) -> None:
     truth = published(host, "pacs")
     whole = {path.name: path.read_bytes() for path in (host.root / "pacs").iterdir()}

@@ -83,8 +83,7 @@ METHODS = {
     "case",
     [
         "its state, extra and schema",
-        pytest.param("its loss and merge", marks=pytest.mark.long),
-        "a net from a file",
+        *(pytest.param(case, marks=pytest.mark.long) for case in list(METHODS)[1:]),
     ],
 )
 def test_the_printed_file_goes_through_every_command(cli: Cli, folder: Path, case: str) -> None:

@@ -123,6 +123,7 @@ def test_all_formats_hold_every_trial(cli: Cli) -> None:
         assert "finished" in out
 
 
+@pytest.mark.long
 def test_a_search_that_is_killed_takes_up_its_way(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ def test_a_run_is_logged_and_a_resumed_one_again(cli: Cli, tiny: Path) -> None:
     check_logged(Path("a"), Path("later"))
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.long)])
 def test_every_run_of_a_grid_is_logged(workers: str, cli: Cli, tiny: Path) -> None:
     words = ["compare", "fedavg", "fpl", "--spec", tiny, "--workers", workers]
     ended = cli(*words, "--track", "tensorboard", "--track-to", "logs")

@@ -139,6 +139,7 @@ def read_and_write(value: int) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be unlinked there")
 def test_processes_that_share_a_file_never_see_half_of_it(folder: Path) -> None:
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:

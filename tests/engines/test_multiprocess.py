@@ -258,7 +258,13 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        signal.SIGKILL,
+        *(pytest.param(how, marks=pytest.mark.long) for how in (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
 def test_no_worker_outlives_its_parent(ending: signal.Signals) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],

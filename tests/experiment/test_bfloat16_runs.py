@@ -32,7 +32,9 @@ def losses(folder: Path) -> list[object]:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("method", ["fedavg", "fpl", "fedseproto"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", *(pytest.param(m, marks=pytest.mark.long) for m in ("fpl", "fedseproto"))]
+)
 def test_workers_and_pauses_change_no_bit(method: str, tiny: Make, tmp_path: Path) -> None:
     made = tiny(net="lsa-cnn", method=method, precision="bfloat16")
     run(made, tmp_path / "whole", workers=0)

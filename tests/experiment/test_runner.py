@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     assert one == two
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_schedule_goes_on_where_the_run_was_interrupted(
     workers: int, tiny: Make, tmp_path: Path
 ) -> None:

@@ -350,6 +350,7 @@ def test_a_grid_after_an_edit_is_refused_then_repeated(place: Place) -> None:
     assert json.loads(accepted.stdout)["rows"] == rows[1]
 
 
+@pytest.mark.long
 def test_an_edited_script_is_noticed(place: Place) -> None:
     assert place.call("script.py").returncode == 0, "the same script reads its run"
     place.edit("script.py", "print(result.last.mean)", "print(result.last.worst)")

@@ -24,6 +24,7 @@ print(total)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 def test_memory_is_kept_between_steps() -> None:
     def lines(*words: str) -> list[str]:

@@ -49,16 +49,19 @@ def close(found: Points, expected: Points) -> None:
         assert [value for _, value in found[name]] == pytest.approx(values, rel=1e-6), name
 
 
+@pytest.mark.long
 def test_tensorboard_has_every_round_of_a_killed_run_once(killed: Path) -> None:
     close(tensorboard_points(killed / "logs" / log_name(killed / "run")), expected(killed))
 
 
+@pytest.mark.long
 def test_wandb_has_every_round_of_a_killed_run_once(killed: Path) -> None:
     (file,) = (killed / "logs" / "wandb").glob("offline-run-*/*.wandb")
     assert known_log_id(killed / "run", "wandb") in file.name
     close(wandb_points(file), expected(killed))
 
 
+@pytest.mark.long
 @OWN_QUERIES
 def test_mlflow_has_every_round_of_a_killed_run_once(killed: Path) -> None:
     runs, found = mlflow_points(killed / "logs" / "mlflow.db")
@@ -81,6 +84,7 @@ def expected(home: Path) -> Points:
     return points
 
 
+@pytest.mark.long
 def test_a_finished_folder_gives_the_same_log_as_a_live_run(killed: Path, tmp_path: Path) -> None:
     live = tensorboard_points(killed / "logs" / log_name(killed / "run"))
     for _ in range(2):  # a second time replaces the first
@@ -238,6 +242,7 @@ def test_a_paused_run_continues_the_same_logs(tmp_path: Path) -> None:
     close(points, expected(tmp_path))
 
 
+@pytest.mark.long
 @OWN_QUERIES
 def test_one_mlflow_tracker_logs_all_rounds_of_one_run_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -321,6 +326,7 @@ def test_an_unknown_tracker_is_named_with_those_there_are() -> None:
         TrackerChoice(("tensorbord",)).create()
 
 
+@pytest.mark.long
 def test_a_repeated_run_forgets_its_logs(killed: Path, tmp_path: Path) -> None:
     experiment = parse_experiment({**RAW, "rounds": 1})
     run(experiment, tmp_path / "a")

@@ -71,6 +71,41 @@ def paired_difference(
     return PairedDifference(mean, mean - reach, mean + reach, _signed_rank(gaps, tests), len(gaps))
 
 
+def t_statistic(difference: PairedDifference) -> float | None:
+    """Student's t of a paired difference, from its interval; None for a single pair.
+
+    Infinite if the difference was the same in all pairs.
+    """
+    if difference.low is None or difference.high is None:
+        return None
+    reach = (difference.high - difference.low) / 2
+    if not reach:
+        return math.copysign(math.inf, difference.mean) if difference.mean else 0.0
+    from scipy import stats
+
+    return difference.mean / reach * float(stats.t.ppf((1 + LEVEL) / 2, difference.pairs - 1))
+
+
+def sign_confidence(difference: PairedDifference, sign: float) -> float | None:
+    """How sure it is that the true mean difference has the sign of `sign`, from 0 to 1.
+
+    One minus the one-sided p-value of Student's t-test over the pairs, which takes the differences
+    as normal; it works from two pairs on.
+    """
+    statistic = t_statistic(difference)
+    if statistic is None:
+        return None
+    from scipy import stats
+
+    return float(stats.t.cdf(math.copysign(1.0, sign) * statistic, difference.pairs - 1))
+
+
+def t_test_p(difference: PairedDifference) -> float | None:
+    """The two-sided p-value of Student's paired t-test; None for a single pair."""
+    sure = sign_confidence(difference, difference.mean)
+    return None if sure is None else 2 * (1 - sure)
+
+
 def _signed_rank(gaps: Sequence[float], tests: int) -> float | None:
     if len(gaps) < fewest_pairs(tests):
         return None

@@ -11,6 +11,7 @@ from protofed.analysis.parallel_runs import Watch, run_all, stale_folders
 from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
 from protofed.errors import ProtofedError
+from protofed.experiment.result import ScoreRule
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.stale_code import StaleRule
 from protofed.paper_tables.paper_comparison import PaperComparison, RecipeReport, compare_with_paper
@@ -114,15 +115,17 @@ def read_recipe_runs(
     parts: Sequence[str],
     seeds: int | None,
     folder: Path,
+    rule: ScoreRule | None = None,
 ) -> RecipeReport:
     """Compare the runs of a recipe that lie in `folder` with the printed numbers; train nothing.
 
     No images are needed. Runs that are not there are named under the table; parts without any run
-    have no table.
+    have no table. `rule` replaces the rule by which the recipe takes scores.
     """
     made, failed = [], {}
     for part in choose_parts(recipe, parts):
         plan = plan_runs(recipe, part, scale, seeds, folder)
+        plan = plan._replace(rule=rule or plan.rule)
         absent = {
             c.folder: f"not in {folder}" for c in plan.cells if not RunDir(c.folder).done.exists()
         }
