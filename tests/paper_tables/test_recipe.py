@@ -212,6 +212,16 @@ def test_tuned_values_stand_beside_their_command() -> None:
     assert recipe.fields(part, row)["training.lr"] == (0.02, "tuned")
 
 
+def test_some_rows_keep_the_baseline_and_their_order() -> None:
+    recipe = read_recipe("fpl-table2")
+    some = recipe.with_rows(["FPL", "FedProx"])
+    assert [row.label for row in some.rows] == ["FedAvg", "FedProx", "FPL"]
+    assert some.settings(some.parts[0]) == recipe.settings(recipe.parts[0])
+    assert recipe.with_rows([]) == recipe
+    with pytest.raises(ProtofedError, match=r"unknown row of fpl-table2 'FLP'.*'FPL'"):
+        recipe.with_rows(["FLP"])
+
+
 def test_a_row_with_its_own_training_leaves_the_others_alone() -> None:
     own = {"rows": {"FedProx": {"our_choice": {"mu": 0.1, "training": {"lr": 0.02}}}}}
     shared = {"our_choice": {"training": {"lr": 0.1, "momentum": 0.5}}}

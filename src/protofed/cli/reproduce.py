@@ -43,6 +43,10 @@ def reproduce_command(
     part: Annotated[
         list[str] | None, typer.Option(help="Only this part, e.g. office; repeatable.")
     ] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this row and the baseline, e.g. FPL; repeatable."),
+    ] = None,
     source: Annotated[
         Path | None,
         typer.Option("--from", help="Read finished runs from this folder; train nothing."),
@@ -85,7 +89,7 @@ def reproduce_command(
     from protofed.paper_tables.run_recipe import prepare_recipe, read_recipe_runs
 
     count = process_count(parse_workers(workers))
-    recipe = read_recipe(name)
+    recipe = read_recipe(name).with_rows(row or [])
     if dry_run:
         plan = plan_recipe(recipe, scale, part or [], seeds, runs, count, stale)
         print_document(plan_document(plan), form)

@@ -217,6 +217,13 @@ class Recipe(SourcedFields):
         names = [part.name for part in self.parts]
         return self.parts[names.index(require_known_name(f"part of {self.name}", name, names))]
 
+    def with_rows(self, labels: Sequence[str]) -> Self:
+        """The recipe with some of its rows, the baseline always among them; none means all."""
+        known = [row.label for row in self.rows]
+        wanted = {require_known_name(f"row of {self.name}", label, known) for label in labels}
+        rows = [row for row in self.rows if row.label in {*wanted, self.baseline}]
+        return self.model_copy(update={"rows": tuple(rows)}) if wanted else self
+
     def settings(self, part: RecipePart) -> Values:
         """The values of a part, the method's apart; what the part says goes before the recipe."""
         own = {
