@@ -526,3 +526,32 @@ def test_a_run_whose_code_is_not_on_record_is_not_reused(place: Place) -> None:
     refused = place.cli(*RUNS["fedprox"])
     assert refused.returncode == 2
     assert "its code is not on record" in refused.stderr
+
+
+LOOP = """
+TEMPERATURE = 1.0
+
+
+def scaled(loss):
+    return loss / TEMPERATURE
+
+""" + SCRIPT.replace("return SCALE * F.", "return scaled(SCALE) * F.").replace(
+    """    result = protofed.run(experiment, "runs/script", workers=0)
+    print(result.last.mean)
+""",
+    """    for TEMPERATURE in (1.0, 0.01, 1.0):
+        result = protofed.run(experiment, "runs/loop", workers=0, stale="repeat")
+        print(result.history)
+""",
+)
+
+
+def test_a_script_that_sets_a_constant_in_a_loop_gets_the_number_of_each_value(
+    place: Place,
+) -> None:
+    (place.folder / "loop.py").write_text(LOOP)
+    done = place.call("loop.py")
+    assert done.returncode == 0, done.stderr
+    one, other, again = done.stdout.splitlines()
+    assert one == again
+    assert one != other

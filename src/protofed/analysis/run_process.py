@@ -25,6 +25,7 @@ from protofed.experiment.stale_code import StaleRule
 from protofed.runtime.child_process import exit_with_pipe, ignore_sigint_in_children
 from protofed.runtime.code_reference import parse_reference
 from protofed.runtime.module_files import MAIN
+from protofed.spec.code_fingerprint import code_digests, set_at_run_time
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.method_lookup import code_names
 from protofed.spec.spec_parser import parse_experiment
@@ -48,10 +49,13 @@ class RunOptions(NamedTuple):
 def can_travel(experiment: Experiment) -> bool:
     """Whether another process can make this experiment of its plain data.
 
-    It cannot if a class was defined in the running script, at a prompt, or inside a function.
+    It cannot if a class was defined in the running script, at a prompt, or inside a function, nor
+    if this program has set values in its module that another process would not have.
     """
     found = [parse_reference(name) for name in code_names(experiment.to_dict())]
-    return not any(one.find_module_name() == MAIN or "<" in one.name for one in found)
+    if any(one.find_module_name() == MAIN or "<" in one.name for one in found):
+        return False
+    return not found or not set_at_run_time(code_digests(experiment))
 
 
 class RunProcess:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from protofed.cli.options import AllowCodeOption, FormatOption, JsonOption, chosen_format
+from protofed.cli.options import (
+    AllowCodeOption,
+    FormatOption,
+    JsonOption,
+    StaleModelOption,
+    chosen_format,
+)
 from protofed.errors import count_noun
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ def export_command(
     client: Annotated[
         int | None, typer.Option(min=0, help="Client whose model to export, if each has its own.")
     ] = None,
+    stale: StaleModelOption = "refuse",
 ) -> None:
     """Write a run's newest model as one file and check that it predicts as the run does.
 
@@ -58,7 +65,7 @@ def export_command(
         raise ProtofedError(f"-o {place}: a file of this kind ends in {kind.ending}")
     if place.is_dir() or not place.parent.is_dir():
         raise ProtofedError(f"-o {place}: name a file in a folder that is there")
-    taken = load_trained_model(run, client)
+    taken = load_trained_model(run, client, stale == "accept")
     found = write_export(taken, kind, place)
     facts = taken.product.facts
     echo_line(f"wrote {place} ({place.stat().st_size / 1e6:.2f} MB): {facts.name}")
@@ -90,6 +97,7 @@ def predict_command(
         Path | None, typer.Option(help="Write a heat map for each image into this folder.")
     ] = None,
     allow_code: AllowCodeOption = False,
+    stale: StaleModelOption = "refuse",
     form: FormatOption = "terminal",
     as_json: JsonOption = False,
 ) -> None:
@@ -104,7 +112,7 @@ def predict_command(
 
     form = chosen_format(form, as_json)
     with explain_oom("predict", FROM_A_RUN if model.is_dir() else FROM_A_FILE):
-        product = _product(model, client, allow_code)
+        product = _product(model, client, allow_code, stale == "accept")
         look = HeatMapWriter(product, explain) if explain else None
         answers = list(predict_images(product, find_images(images), look))
     print_document(_predictions_document(product, answers), form)
@@ -114,7 +122,9 @@ def predict_command(
         raise typer.Exit(1)
 
 
-def _product(model: Path, client: int | None, allow_code: bool) -> TrainedProduct:
+def _product(
+    model: Path, client: int | None, allow_code: bool, accept_stale: bool
+) -> TrainedProduct:
     """The model of a run folder or of a file."""
     from protofed.errors import ProtofedError
     from protofed.export.inference_module import load_trained_model
@@ -122,7 +132,7 @@ def _product(model: Path, client: int | None, allow_code: bool) -> TrainedProduc
     from protofed.runtime.code_reference import ANY_CODE, OUR_CODE
 
     if model.is_dir():
-        return load_trained_model(model, client).product
+        return load_trained_model(model, client, accept_stale).product
     if client is not None:
         raise ProtofedError("a file holds one model: leave --client out")
     return read_export(model, ANY_CODE if allow_code else OUR_CODE)

@@ -118,6 +118,12 @@ StaleOption = Annotated[
         help="A run made by other code: refuse it, repeat it, or accept its numbers if finished.",
     ),
 ]
+StaleModelOption = Annotated[
+    Literal["refuse", "accept"],
+    typer.Option(
+        "--stale", help="A run whose model other code has changed since: refuse or accept it."
+    ),
+]
 TrackOption = Annotated[
     list[str] | None,
     typer.Option("--track", help="Log every round to tensorboard, wandb or mlflow; repeatable."),

@@ -8,7 +8,13 @@ from typing import Literal
 from protofed.errors import ProtofedError
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import read_world
-from protofed.spec.code_fingerprint import UNREADABLE, changed_files, code_digests, is_unreadable
+from protofed.spec.code_fingerprint import (
+    UNREADABLE,
+    changed_files,
+    code_digests,
+    is_unreadable,
+    set_at_run_time,
+)
 from protofed.spec.experiment_spec import Experiment, SiteData
 
 StaleRule = Literal["refuse", "repeat", "accept"]  # what to do with a run made by other code
@@ -51,11 +57,15 @@ def code_changes(folder: RunDir, experiment: Experiment) -> list[str]:
 
 
 def check_unchanged(experiment: Experiment, before: Mapping[str, str]) -> None:
-    """Raise if code was edited since `before` was taken: a process started since runs other code.
+    """Raise if code was changed since `before` was taken: a process started since runs other code.
 
     Code that cannot be read, as in a notebook, cannot be imported by another process either.
     """
     now = code_digests(experiment)
+    if names := set_at_run_time(now):
+        raise ProtofedError(
+            f"set at run time: {describe_files(names)}, which other processes do not know"
+        )
     changed = [n for n in now if now[n] != before.get(n) and not is_unreadable(now[n])]
     if changed:
         raise ProtofedError(f"edited since the run began: {describe_files(changed)}")

@@ -18,13 +18,20 @@ from protofed.core.training import torch_threads
 from protofed.engines.local_engine import LocalEngine
 from protofed.errors import ProtofedError
 from protofed.experiment.checkpoint import Checkpoint, load_server_state
-from protofed.experiment.result import check_finished
+from protofed.experiment.result import check_finished, read_evaluations
 from protofed.experiment.run_folder import RunDir, check_is_run
 from protofed.experiment.run_records import load_spec, read_federation
+from protofed.experiment.stale_code import code_changes, describe_files
 from protofed.federation.build import Federation, build_federation
+from protofed.federation.evaluation import DomainScores, evaluate_round
 from protofed.federation.remote_sites import remote_federation
 from protofed.runtime.code_reference import ANY_CODE
+from protofed.runtime.console import format_percent
 from protofed.spec.experiment_spec import Experiment, SiteData
+
+OURS = ("protofed/", "library ")  # how files of protofed's own begin in a record of code
+SAME_SCORE = 1.0  # points by which a score may differ on another CPU
+RESTORE = "restore the code, or take the model as it is with <stale=accept>"
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,8 @@ def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
     """Open a run with its images, after its last round or after `finished` rounds.
 
     Only rounds with a checkpoint can be opened: the newest ones, and those that were kept. Runs of
-    a federation are refused, since their images are at the sites.
+    a federation are refused, since their images are at the sites. So are runs whose model is
+    another with the code of today, as for `open_trained_model`.
     """
     opened = open_trained_model(folder, finished)
     if isinstance(opened.experiment.data, SiteData):
@@ -118,10 +126,14 @@ def open_trained_run(folder: Path, finished: int | None = None) -> TrainedRun:
     return opened
 
 
-def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
+def open_trained_model(
+    folder: Path, finished: int | None = None, accept_stale: bool = False
+) -> TrainedRun:
     """Open a run for its model alone, after its last round or after `finished` rounds.
 
-    This also opens runs of a federation, whose images are at the sites.
+    This also opens runs of a federation, whose images are at the sites. If code has changed since
+    the run was made, its model is scored once more: where that gives other scores than those on
+    record, the weights mean something else now, and the run is refused unless `accept_stale`.
     """
     check_is_run(folder)
     experiment = load_spec(folder, ANY_CODE)
@@ -131,9 +143,50 @@ def open_trained_model(folder: Path, finished: int | None = None) -> TrainedRun:
         experiment.method, federation.everyone, federation.tests
     )
     engine.load(checkpoint.folder)
-    return TrainedRun(
+    opened = TrainedRun(
         experiment, federation, checkpoint.round, load_server_state(checkpoint), engine
     )
+    if not accept_stale:
+        _check_same_model(RunDir(folder), opened)
+    return opened
+
+
+def _check_same_model(place: RunDir, opened: TrainedRun) -> None:
+    """Raise if code has changed, and the model scores otherwise than on record or cannot score."""
+    changed = code_changes(place, opened.experiment)
+    if not changed:
+        return
+    files = describe_files(changed)
+    on_record = {one.round: one for one in read_evaluations(place)}.get(opened.round)
+    if on_record is None or isinstance(opened.experiment.data, SiteData):
+        if any(not name.startswith(OURS) for name in changed):
+            raise ProtofedError(
+                f"{place.path} was made by other code, and its model cannot be scored here to see "
+                f"whether that matters; changed since: {files}",
+                hint=RESTORE,
+            )
+        return
+    with torch_threads(opened.experiment.threads):
+        now = evaluate_round(
+            opened.round, opened.method, opened.server, opened.federation, opened.engine
+        )
+    if other := _other_scores(opened, now.scores, on_record.scores):
+        raise ProtofedError(
+            f"{place.path} was made by other code, and today's makes another model of its weights: "
+            f"{other}\nchanged since: {files}",
+            hint=RESTORE,
+        )
+
+
+def _other_scores(opened: TrainedRun, now: DomainScores, before: DomainScores) -> str:
+    """The first domain whose score is not the one on record, beyond what another CPU rounds."""
+    for name, score in before.domains.items():
+        found, images = now.domains.get(name), len(opened.federation.tests.get(name, ()))
+        if score is None or not images:
+            continue
+        if found is None or abs(found - score) > max(SAME_SCORE, 150 / images):
+            return f"{name} {format_percent(found)} %, on record {format_percent(score)} %"
+    return ""
 
 
 def find_checkpoint(folder: Path, finished: int | None = None) -> Checkpoint:

@@ -278,13 +278,16 @@ class LoadedModel(NamedTuple):
     kind: str = "test images"  # what these images are
 
 
-def load_trained_model(folder: Path, client: ClientId | None = None) -> LoadedModel:
+def load_trained_model(
+    folder: Path, client: ClientId | None = None, accept_stale: bool = False
+) -> LoadedModel:
     """Load the newest model of a run; of personal methods, that of `client`.
 
     The images of the result are test images of all domains. For a run across machines, whose images
-    are at its sites, they are random noise. Raises if a client is missing or superfluous.
+    are at its sites, they are random noise. Raises if a client is missing or superfluous, and,
+    unless `accept_stale`, if the code of today makes another model of the run's weights.
     """
-    opened = open_trained_model(folder)
+    opened = open_trained_model(folder, accept_stale=accept_stale)
     data = opened.experiment.data
     away = isinstance(data, SiteData)
     _check_client(opened, client, away)

@@ -35,9 +35,12 @@ def is_installed(file: Path) -> bool:
 def imported_names(tree: ast.Module) -> Iterator[str]:
     """The full names of all that a file imports, wherever in it; relative ones begin with dots.
 
-    ``from a import b`` gives ``a`` and ``a.b``, as either may be a module.
+    ``from a import b`` gives ``a`` and ``a.b``, as either may be a module; ``import_module("a")``,
+    with a constant name, gives ``a``.
     """
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from _imported_by_call(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -45,6 +48,14 @@ def imported_names(tree: ast.Module) -> Iterator[str]:
             yield base
             dot = "" if base.endswith(".") else "."
             yield from (f"{base}{dot}{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _imported_by_call(call: ast.Call) -> Iterator[str]:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in ("import_module", "__import__") and call.args:
+        first = call.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            yield first.value
 
 
 class ModuleFile(NamedTuple):

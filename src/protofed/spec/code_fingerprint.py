@@ -27,14 +27,17 @@ from protofed.runtime.import_times import imported_at, may_be_older, reloaded_at
 from protofed.runtime.module_files import MAIN, ModuleFile, find_module, is_installed
 from protofed.spec.experiment_spec import Experiment, SiteData
 from protofed.spec.method_lookup import method_class
+from protofed.spec.run_time_values import changed_values
 from protofed.spec.source_files import (
     SourceFile,
     check_not_edited,
+    mentioned_names,
     read_source,
     script_digest,
 )
 
 UNREADABLE = "unreadable"  # in place of a digest, with a number that never recurs
+AT_RUN_TIME = "(set at run time)"  # ends the name of a value that is not what its file says
 GIT_SECONDS = 5  # that git may take for an answer
 HOME = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "numpy")  # whose versions move bits
@@ -85,6 +88,11 @@ def changed_files(before: Digests, now: Digests) -> list[str]:
 def is_unreadable(digest: str) -> bool:
     """Whether a digest stands for code that could not be read: then it is equal to no other."""
     return digest.startswith(UNREADABLE)
+
+
+def set_at_run_time(digests: Digests) -> list[str]:
+    """The names of what was put into modules since their import: other processes do not have it."""
+    return [name.removesuffix(f" {AT_RUN_TIME}") for name in digests if name.endswith(AT_RUN_TIME)]
 
 
 def _unreadable() -> str:
@@ -155,7 +163,7 @@ def _replaced_hooks(method: AnyMethod) -> Iterator[str]:
             if function is None or name.startswith("__") or home is None:
                 continue
             if Path(function.__code__.co_filename).resolve() != home.path:
-                yield f"{kind.__module__}:{kind.__qualname__}.{name}"
+                yield f"{kind.__module__}:{kind.__qualname__}.{name} {AT_RUN_TIME}"
 
 
 def _check_current(kind: type) -> None:
@@ -208,6 +216,7 @@ def _user_files(root: str, names: Collection[str]) -> dict[str, str]:
         if module.readable:
             source = read_source(module.path)
             found[module.label] = _module_digest(module.name, source, names)
+            found |= _run_time_values(module, source, names)
             waiting += _user_imports(module, source.imports, root.split(".")[0])
             found |= _our_files([n for n in source.imports if _is_in(n, METHOD)], METHOD)
     return found
@@ -231,6 +240,22 @@ def _module_digest(module: str, source: SourceFile, names: Collection[str]) -> s
     if module == MAIN:
         return script_digest(source, {name.split(".")[0] for name in names})
     return source.digest
+
+
+def _run_time_values(
+    module: ModuleFile, source: SourceFile, names: Collection[str]
+) -> dict[str, str]:
+    """What a loaded module holds besides what its file says, as entries beside its digest."""
+    loaded = sys.modules.get(module.name)
+    if loaded is None:
+        return {}
+    used = mentioned_names(source, names) if module.name == MAIN else None
+    changed = changed_values(vars(loaded), source, used)
+    return {
+        f"{module.label}, {name} {AT_RUN_TIME}": digest or _unreadable()
+        for name, digest in changed.items()
+        if used is None or name.split(".")[0] in used
+    }
 
 
 def _user_imports(importer: ModuleFile, names: Sequence[str], package: str) -> Iterator[ModuleFile]:

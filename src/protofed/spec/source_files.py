@@ -13,7 +13,8 @@ from protofed.errors import ProtofedError
 from protofed.runtime.import_times import imported_at
 from protofed.runtime.module_files import imported_names
 
-Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Defined = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Documented = ast.Module | Defined
 NO_MEANING = {"type_comment", "type_ignores", "kind", "ctx"}  # fields of a syntax tree
 
 
@@ -99,6 +100,23 @@ def script_digest(source: SourceFile, names: Collection[str]) -> str:
     classes, functions and plain assignments whose names are not mentioned, directly or through
     others, are left out, and so are calls of print and the block for ``__main__``.
     """
+    return tree_digest(_dependencies(source, names))
+
+
+def mentioned_names(source: SourceFile, names: Collection[str]) -> set[str]:
+    """All names in the classes and functions of a script on which some of its classes depend.
+
+    Statements that only have an effect, such as a loop that runs experiments, do not count.
+    """
+    kept = _dependencies(source, {name.split(".")[0] for name in names})
+    defined = [one for one in kept if isinstance(one, Defined)]
+    nodes = [node for one in defined for node in ast.walk(one)]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return used | {one.name for one in defined}
+
+
+def _dependencies(source: SourceFile, names: Collection[str]) -> list[ast.stmt]:
+    """The statements of a script on which some of its names may depend."""
     body = [one for one in ast.parse(source.content).body if not _is_main_block(one)]
     wanted, kept = set(names), set[int]()
     growing = True
@@ -109,13 +127,13 @@ def script_digest(source: SourceFile, names: Collection[str]) -> str:
                 kept.add(number)
                 wanted |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
                 growing = True
-    return tree_digest(body[number] for number in sorted(kept))
+    return [body[number] for number in sorted(kept)]
 
 
 def _counts(statement: ast.stmt, wanted: set[str]) -> bool:
     if isinstance(statement, ast.Expr):
         return not _is_text(statement) and not _is_print(statement.value)
-    if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(statement, Defined):
         return statement.name in wanted
     if isinstance(statement, ast.Assign | ast.AnnAssign):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
