@@ -48,9 +48,9 @@ class Mine(Method):
 '''
 SPEC = {
     "rounds": 3,
-    "data": {"name": "digits-mini", "domains": ["optical", "print"], "side": 8},
-    "partition": {"kind": "shares", "clients": 2, "samples": 100},
-    "training": {"epochs": 5, "batch": 8, "lr": 0.02},
+    "data": {"name": "digits-mini", "domains": ["optical", "print"], "side": 16},
+    "partition": {"kind": "shares", "clients": 2, "samples": 200},
+    "training": {"epochs": 5, "batch": 16, "lr": 0.01},
 }
 
 
