@@ -313,6 +313,7 @@ def test_an_edited_run_is_repeated_or_accepted_as_told(place: Place) -> None:
     place.edit("mine_helper.py", "1.0", "3.0")
     accepted = place.cli(*RUNS["mine"], "--stale", "accept")
     assert accepted.returncode == 0
+    assert "note: read although code has changed since: mine_helper.py" in accepted.stdout
     assert place.scores("mine") == old
     repeated = place.cli(*RUNS["mine"], "--stale", "repeat")
     assert repeated.returncode == 0, repeated.stderr
@@ -348,6 +349,12 @@ def test_a_grid_after_an_edit_is_refused_then_repeated(place: Place) -> None:
     assert rows[0][1]["cells"] != rows[1][1]["cells"]
     accepted = place.cli(*words, "--json", "--stale", "accept", "--workers", "0")
     assert json.loads(accepted.stdout)["rows"] == rows[1]
+    assert not any("has changed" in note for note in json.loads(accepted.stdout)["notes"])
+    place.edit("mine.py", "-1 * SCALE *", "3 * SCALE *")
+    accepted = place.cli(*words, "--json", "--stale", "accept", "--workers", "0")
+    assert json.loads(accepted.stdout)["rows"] == rows[1]
+    note = "Mine (seed 0): read although code has changed since: mine.py"
+    assert note in json.loads(accepted.stdout)["notes"]
 
 
 @pytest.mark.long

@@ -13,7 +13,13 @@ from protofed.analysis.finished_runs import (
     method_notes,
     read_record,
 )
-from protofed.analysis.parallel_runs import GridWatcher, check_any_finished, process_count, run_all
+from protofed.analysis.parallel_runs import (
+    GridWatcher,
+    changed_code_notes,
+    check_any_finished,
+    process_count,
+    run_all,
+)
 from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell, GridVariant, grid_cells, named_variants
 from protofed.core.method import AnyMethod
@@ -110,6 +116,7 @@ def compare_variants(
     check_any_finished(cells, faults)
     done = [read_record(c.folder, c.label) for c in cells if c.folder not in faults]
     notes = [*check_comparable(done, free=_free_sections(variants)), *method_notes(done)]
+    notes += changed_code_notes([cell for cell in cells if cell.folder not in faults])
     notes += [
         f"{c.label}, seed {c.seed}: failed: {faults[c.folder].splitlines()[0]}"
         for c in cells

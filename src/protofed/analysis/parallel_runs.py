@@ -25,7 +25,12 @@ from protofed.analysis.sweep import GridCell
 from protofed.errors import BusyError, ProtofedError
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.runner import Workers, pause_round
-from protofed.experiment.stale_code import StaleRule, StaleRunError, must_repeat
+from protofed.experiment.stale_code import (
+    StaleRule,
+    StaleRunError,
+    changed_code_note,
+    must_repeat,
+)
 from protofed.runtime.atomic_io import is_locked
 from protofed.runtime.console import format_clock
 from protofed.runtime.progress_display import ProgressDisplay
@@ -129,6 +134,18 @@ def stale_folders(cells: Sequence[GridCell], rule: StaleRule) -> set[Path]:
             "with <stale=accept>",
         )
     return repeat
+
+
+def changed_code_notes(cells: Sequence[GridCell]) -> list[str]:
+    """What to say under a table whose runs are partly of other code, read as the user asked.
+
+    One line per reason, with the rows and seeds that it is about.
+    """
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        if note := changed_code_note(RunDir(cell.folder), cell.experiment):
+            found.setdefault(note, []).append(f"{cell.label} (seed {cell.seed})")
+    return [f"{'; '.join(names)}: {note}" for note, names in found.items()]
 
 
 def _stop(number: int, frame: object) -> None:

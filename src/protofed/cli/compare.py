@@ -67,7 +67,7 @@ def run_leave_out_each(
         unseen_document,
         unseen_scores,
     )
-    from protofed.analysis.parallel_runs import check_any_finished
+    from protofed.analysis.parallel_runs import changed_code_notes, check_any_finished
     from protofed.analysis.sweep import grid_cells
     from protofed.cli.output import print_document
     from protofed.experiment.result import choose_rule
@@ -82,7 +82,8 @@ def run_leave_out_each(
     failed = [f"{c.label}, seed {c.seed}: failed" for c in grid if c.folder in faults]
     chosen = choose_rule((record.result for record in records), score)
     notices = [str(n) for r in records for n in r.result.notices if n.kind != "unseen"]
-    notes = [*failed, *describe_identical(identical_rows(records)), *dict.fromkeys(notices)]
+    same, changed = describe_identical(identical_rows(records)), changed_code_notes(done)
+    notes = [*failed, *same, *changed, *dict.fromkeys(notices)]
     rule = records[0].result.rules[chosen]
     print_document(unseen_document(unseen_scores(records, chosen), rule, notes), form)
     if faults:

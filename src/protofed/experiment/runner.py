@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias
@@ -33,7 +34,12 @@ from protofed.experiment.round_report import RoundReport, make_report
 from protofed.experiment.run_folder import RunDir, check_same_environment
 from protofed.experiment.run_followers import RunFollowers, RunWatcher, Tracker, Watch
 from protofed.experiment.run_records import World
-from protofed.experiment.stale_code import StaleRule, check_unchanged, must_repeat
+from protofed.experiment.stale_code import (
+    StaleRule,
+    changed_code_note,
+    check_unchanged,
+    must_repeat,
+)
 from protofed.federation.build import (
     Federation,
     build_federation,
@@ -303,7 +309,11 @@ def run(
             if not folder.done.exists():  # as it may by now, where another process was at it
                 made.play(followers, stop_after)
                 followers.end(read_result(folder) if folder.done.exists() else None)
-    return read_result(folder) if folder.done.exists() else result_so_far(folder)
+    if not folder.done.exists():
+        return result_so_far(folder)
+    result = read_result(folder)
+    note = changed_code_note(folder, experiment) if stale == "accept" else ""
+    return replace(result, notices=(*result.notices, Notice("code", note))) if note else result
 
 
 def _local(

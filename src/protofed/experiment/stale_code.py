@@ -56,6 +56,16 @@ def code_changes(folder: RunDir, experiment: Experiment) -> list[str]:
     return changed_files(recorded_code(folder), code_digests(experiment))
 
 
+def changed_code_note(folder: RunDir, experiment: Experiment) -> str:
+    """A line for whoever reads a run of other code all the same; "" if the code is the same.
+
+    Code that cannot be read, as in a notebook, is not told: a run of it is as new as its table.
+    """
+    before, now = recorded_code(folder), code_digests(experiment)
+    changed = [n for n in changed_files(before, now) if not is_unreadable(now.get(n, ""))]
+    return f"read although code has changed since: {describe_files(changed)}" if changed else ""
+
+
 def check_unchanged(experiment: Experiment, before: Mapping[str, str]) -> None:
     """Raise if code was changed since `before` was taken: a process started since runs other code.
 

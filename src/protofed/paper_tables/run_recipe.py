@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from protofed.analysis.finished_runs import read_record
-from protofed.analysis.parallel_runs import Watch, run_all, stale_folders
+from protofed.analysis.parallel_runs import (
+    Watch,
+    changed_code_notes,
+    run_all,
+    stale_folders,
+)
 from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
 from protofed.errors import ProtofedError
@@ -132,7 +138,7 @@ def read_recipe_runs(
         if len(absent) == len(plan.cells):
             failed[part.name] = f"none of its {len(plan.cells)} runs is in {folder}"
             continue
-        made.append(_part(ReadyRecipe(recipe, scale, (plan,), {}, "accept"), plan, absent))
+        made.append(_part(ReadyRecipe(recipe, scale, (plan,), {}), plan, absent))
     if not made:
         raise ProtofedError(
             f"{folder} holds no run of {recipe.name} at scale {scale}",
@@ -144,4 +150,8 @@ def read_recipe_runs(
 def _part(ready: ReadyRecipe, plan: RunPlan, faults: Mapping[Path, str]) -> PaperComparison:
     records = [read_record(c.folder, c.label) for c in plan.cells if c.folder not in faults]
     facts = printed_table()[ready.recipe.name].parts[plan.part.name]
-    return compare_with_paper(ready.recipe, plan, ready.scale, facts, records, faults)
+    compared = compare_with_paper(ready.recipe, plan, ready.scale, facts, records, faults)
+    if ready.stale != "accept":
+        return compared
+    changed = changed_code_notes([cell for cell in plan.cells if cell.folder not in faults])
+    return replace(compared, notes=(*compared.notes, *changed))
