@@ -45,7 +45,7 @@ def reproduce_command(
     ] = None,
     row: Annotated[
         list[str] | None,
-        typer.Option(help="Only this row and the baseline, e.g. FPL; repeatable."),
+        typer.Option(help="Only this row and the baseline; repeatable."),
     ] = None,
     source: Annotated[
         Path | None,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from protofed.core import tree
 from protofed.core.model import Model
-from protofed.errors import DivergedError
+from protofed.errors import DivergedError, ProtofedError
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Number = Strict()  # refuses "3" and true
@@ -251,6 +251,8 @@ def fit_model(
     for batch in batches:
         optimiser.zero_grad()
         value = loss(copy, batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise ProtofedError(f"a loss must be a tensor with one number, got {_kind(value)}")
         if not value.isfinite():
             raise DivergedError(
                 steps + 1, tree.not_finite(copy) or "the loss, with finite weights,"
@@ -265,6 +267,12 @@ def fit_model(
     if bad := tree.not_finite(copy):
         raise DivergedError(steps, bad)
     return FitResult(tree.clone(copy), steps, float(total) / max(steps, 1))
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"one of shape {list(value.shape)}: take its mean"
+    return "nothing: return it from `loss`" if value is None else f"a {type(value).__name__}"
 
 
 def _trainable(thing: object) -> Iterable[Tensor]:

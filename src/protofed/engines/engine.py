@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from protofed.core.hook_results import check_trained, explain_hook_faults
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.metrics import CorrectCounts
@@ -80,8 +81,12 @@ def try_training(
     as a `ProtofedError` that names the client.
     """
     try:
-        with explain_oom(f"client {site.id}, in round {context.round + 1},"):
-            return method.train(site.at_round(context), received, state, context)
+        with (
+            explain_oom(f"client {site.id}, in round {context.round + 1},"),
+            explain_hook_faults(method, "train"),
+        ):
+            trained = method.train(site.at_round(context), received, state, context)
+            return check_trained(method, trained)
     except DivergedError as fault:
         return Failure(str(fault), diverged=True), state
 

@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import torch
 
+from protofed.core.hook_results import first_server_state
 from protofed.core.message import Message
 from protofed.core.method import C, Method, S
 from protofed.core.rng import rng
@@ -52,7 +53,7 @@ from protofed.federation.round import Messages, run_round
 from protofed.runtime.resources import tune_malloc
 from protofed.spec.code_fingerprint import code_digests, code_fingerprint, git_commits
 from protofed.spec.experiment_spec import Data, Experiment, SiteData
-from protofed.spec.method_lookup import method_name, method_slug
+from protofed.spec.method_lookup import code_names, method_name, method_slug
 
 MOST_FAILED = 3  # failed rounds in a row after which a run stops
 SHOWN = 3  # refused replies of a round that are reported one by one
@@ -61,6 +62,7 @@ DIVERGED = (
     '\nor set on_nonfinite = "skip", which leaves such a client out of the round'
 )
 FAILED = "fix the cause and rerun the same command to resume from the last checkpoint"
+OWN_CODE = "; if you edit the method or net for it, start over with <again>"
 REMOTE_FAILED = (
     "fix the cause (if replies came late, raise <deadline>) and rerun the same command with "
     "<resume> to resume from the last checkpoint"
@@ -121,8 +123,14 @@ class RunEvents:
             raise ProtofedError(
                 f"stopped after {self.failed} consecutive failed rounds; all reasons are in "
                 f"{self.folder.events}; last failure:\n{lost[-1].describe}",
-                hint=REMOTE_FAILED if isinstance(self.experiment.data, SiteData) else FAILED,
+                hint=self._advice(),
             )
+
+    def _advice(self) -> str:
+        """What to do after too many failed rounds: a hint."""
+        if isinstance(self.experiment.data, SiteData):
+            return REMOTE_FAILED
+        return FAILED + (OWN_CODE if code_names(self.experiment.to_dict()) else "")
 
     def check_any(self) -> None:
         """Refuse to call a run finished in which no round has succeeded."""
@@ -309,6 +317,11 @@ def run(
             if not folder.done.exists():  # as it may by now, where another process was at it
                 made.play(followers, stop_after)
                 followers.end(read_result(folder) if folder.done.exists() else None)
+    return _result(folder, experiment, stale)
+
+
+def _result(folder: RunDir, experiment: Experiment, stale: StaleRule) -> RunResult:
+    """What a run folder says now; a notice tells of other code that was accepted."""
     if not folder.done.exists():
         return result_so_far(folder)
     result = read_result(folder)
@@ -451,7 +464,7 @@ class ExperimentRun(Generic[S, C]):
         self.news += self.incidents.passed_over(found, damaged)
         self.folder.drop_after(found.round)  # only now: what was wrong with them is on record
         if found.checkpoint is None:
-            return self.method.init_server(self.federation.server), 0
+            return first_server_state(self.method, self.federation.server), 0
         self.engine.load(found.checkpoint.folder)
         server: S = load_server_state(found.checkpoint)
         return server, found.round

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from protofed.core import tree
+from protofed.core.hook_results import check_sent, check_server_state, explain_hook_faults
 from protofed.core.message import Failure, Message
 from protofed.core.method import C, Method, S
 from protofed.core.reply_validation import rejection_reason
@@ -67,7 +68,8 @@ def run_round(
     before, site = server, site.at_round(context)
     for exchange in range(method.exchanges):
         now = context._replace(exchange=exchange)
-        messages = method.send(site, server, who, now)
+        with explain_hook_faults(method, "send"):
+            messages = check_sent(method, method.send(site, server, who, now))
         replies = valid_replies(method, site, messages, engine.exchange(messages, now), now, note)
         tell(messages, replies)
         who, failed = list(replies), ""
@@ -118,8 +120,12 @@ def merge_replies(
     Merging fails if the method diverges or if a tensor of the new state is not finite.
     """
     try:
-        with explain_oom(f"the server, in round {context.round + 1},"):
-            new = method.merge(site, server, replies, context)
+        with (
+            explain_oom(f"the server, in round {context.round + 1},"),
+            explain_hook_faults(method, "merge"),
+        ):
+            merged = method.merge(site, server, replies, context)
+            new = check_server_state(method, "merge", merged)
     except DivergedError as fault:
         return server, f"at the server, {fault}"
     bad = tree.not_finite(new)

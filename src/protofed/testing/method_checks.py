@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from protofed.core import tree
+from protofed.core.hook_results import first_server_state
 from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, C, Method, S
 from protofed.core.model import ImageShape, Net
@@ -201,7 +202,7 @@ class MethodTrial(Generic[S, C]):
     ) -> S:
         """Run some rounds with an engine's method, from a server state or from the start."""
         method = engine.method
-        now = method.init_server(self.site) if server is None else server
+        now = first_server_state(method, self.site) if server is None else server
         for number in rounds:
             chosen = self.everyone if who is None else who(number)
             context = RoundContext(number, ROUNDS)
