@@ -211,3 +211,65 @@ def test_code_inside_a_run_folder_is_not_reached_by_another_name(
         assert "executed" not in cli(*words).err, words
     assert "evilcode" not in sys.modules
     assert "lies in the run folder itself" in cli("export", mine).err
+
+
+def test_a_project_that_has_moved_uses_its_finished_runs(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = ("--net", "ownnet.py:small")
+    words = ("--method", "steady.py:Steady", "--spec", "tiny.toml", *net, "--workers", "0")
+    assert cli("run", *words).code == 0
+    picture = image(folder / "new.png")
+    before = json.loads(cli("predict", only("Steady-*"), picture, "--json").out)
+    monkeypatch.chdir(folder.parent)
+    moved = folder.rename(folder.parent / f"{folder.name}-moved")
+    for name in ("steady", "ownnet"):
+        sys.modules.pop(name, None)
+    elsewhere = cli("predict", moved / "runs" / only_name(moved), moved / picture.name)
+    assert elsewhere.code == 2
+    assert "nor steady.py in the current folder" in elsewhere.err
+    monkeypatch.chdir(moved)
+    after = json.loads(cli("predict", only("Steady-*"), picture.name, "--json").out)
+    assert after["answers"][0]["label"] == before["answers"][0]["label"]
+    assert cli("export", only("Steady-*"), "-o", "a.onnx").code == 0
+    (only("Steady-*") / "done").unlink()
+    assert cli("resume", only("Steady-*"), "--workers", "0").code == 0
+    moved.rename(folder)
+
+
+def only_name(home: Path) -> str:
+    (found,) = (home / "runs").glob("Steady-*")
+    return found.name
+
+
+def test_a_crash_in_ones_own_code_is_told_with_its_line(cli: Cli, folder: Path) -> None:
+    text = (folder / "steady.py").read_text()
+    (folder / "steady.py").write_text(text.replace("def train(", "def train_(", 1) + CRASH)
+    words = ("compare", "fedavg", "steady.py:Steady", "--spec", "tiny.toml", "--workers", "0")
+    table = cli(*words)
+    assert table.code == 1
+    lines = (folder / "steady.py").read_text().splitlines()
+    line = lines.index("    return None.x") + 1
+    wanted = (
+        f"AttributeError: 'NoneType' object has no attribute 'x' (steady.py, line {line}, in train)"
+    )
+    assert wanted in table.err
+    alone = subprocess.run(
+        [sys.executable, "-m", "protofed", "run", "--method", *words[2:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert alone.returncode == 1
+    assert "Traceback" in alone.stderr
+    assert alone.stderr.rstrip().splitlines()[-1] == f"error: your code failed: {wanted}"
+
+
+CRASH = """
+
+def train(self, site, received, state, context):
+    return None.x
+
+
+Steady.train = train
+"""

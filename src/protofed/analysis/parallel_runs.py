@@ -18,7 +18,6 @@ from protofed.analysis.run_process import (
     RunOptions,
     RunProcess,
     can_travel,
-    describe_fault,
     run_cell,
 )
 from protofed.analysis.sweep import GridCell
@@ -32,6 +31,7 @@ from protofed.experiment.stale_code import (
     must_repeat,
 )
 from protofed.runtime.atomic_io import is_locked
+from protofed.runtime.code_reference import describe_fault
 from protofed.runtime.console import format_clock
 from protofed.runtime.progress_display import ProgressDisplay
 from protofed.runtime.resources import usable_cores

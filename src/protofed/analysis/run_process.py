@@ -23,7 +23,7 @@ from protofed.experiment.run_followers import TrackerGuard, Watch
 from protofed.experiment.runner import run
 from protofed.experiment.stale_code import StaleRule
 from protofed.runtime.child_process import exit_with_pipe, ignore_sigint_in_children
-from protofed.runtime.code_reference import parse_reference
+from protofed.runtime.code_reference import describe_fault, parse_reference
 from protofed.runtime.module_files import MAIN
 from protofed.spec.code_fingerprint import code_digests, set_at_run_time
 from protofed.spec.experiment_spec import Experiment
@@ -134,11 +134,6 @@ def run_cell(
         stale=options.stale,
         stop_after=cell.stop_after,
     )
-
-
-def describe_fault(fault: Exception) -> str:
-    """A fault as text: our own as it is, any other with its type."""
-    return str(fault) if isinstance(fault, ProtofedError) else f"{type(fault).__name__}: {fault}"
 
 
 def process_main() -> None:

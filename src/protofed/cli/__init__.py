@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 
 import typer
@@ -22,6 +23,7 @@ from protofed.cli.runs import runs_app
 from protofed.cli.sweep import sweep_command
 from protofed.cli.tune import tune_command
 from protofed.errors import ProtofedError, printable_text
+from protofed.runtime.code_reference import describe_fault, user_frame
 from protofed.runtime.console import telling
 from protofed.runtime.resources import explain_oom
 
@@ -100,3 +102,9 @@ def main() -> None:
         for line in f"error: {told}".split("\n"):  # names in it may come from anywhere
             print(printable_text(line), file=sys.stderr)
         sys.exit(2)
+    except Exception as fault:
+        if user_frame(fault) is None:
+            raise  # ours: all of it is needed
+        traceback.print_exception(fault)
+        print(f"\nerror: your code failed: {describe_fault(fault)}", file=sys.stderr)
+        sys.exit(1)

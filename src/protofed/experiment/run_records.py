@@ -22,7 +22,7 @@ from protofed.runtime.atomic_io import read_file_bytes
 from protofed.runtime.code_reference import NO_CODE, CodeAccess, parse_reference
 from protofed.runtime.json_files import parse_json, read_json_file
 from protofed.spec.experiment_spec import Experiment
-from protofed.spec.method_lookup import UnloadedMethod, code_names
+from protofed.spec.method_lookup import UnloadedMethod, code_names, find_moved_code
 from protofed.spec.spec_parser import RECORDED, parse_experiment
 
 FEDERATION_FILE = "federation.json"  # what the sites had declared when the run began
@@ -277,6 +277,7 @@ def load_spec(folder: Path, access: CodeAccess = NO_CODE) -> Experiment:
     saved = read_record_file(SPEC, file)
     raw = {key: value for key, value in saved.items() if key not in RECORDED}
     if access.load:
+        raw = find_moved_code(raw)
         _refuse_code_inside(folder.resolve(), raw)
     experiment = parse_experiment(raw, str(file), access)
     if isinstance(experiment.method, UnloadedMethod) and saved.get("method_label"):

@@ -214,6 +214,26 @@ def _import_error(name: str, file: Path | None, fault: Exception) -> ProtofedErr
     return ProtofedError(f"{where}: cannot be imported: {type(fault).__name__}: {fault}")
 
 
+def describe_fault(fault: Exception) -> str:
+    """A fault as text: our own as it is, any other with its type and its place in user's code."""
+    if isinstance(fault, ProtofedError):
+        return str(fault)
+    place = user_frame(fault)
+    where = f" ({Path(place.filename).name}, line {place.lineno}, in {place.name})" if place else ""
+    return f"{type(fault).__name__}: {fault}{where}"
+
+
+def user_frame(fault: BaseException) -> traceback.FrameSummary | None:
+    """The innermost place of a fault in code that is neither ours nor a library's; None if none."""
+    ours = Path(__file__).resolve().parents[1]
+    frames = traceback.extract_tb(fault.__traceback__)
+    for frame in reversed(frames):
+        file = Path(frame.filename)
+        if file.is_file() and ours not in file.resolve().parents and not is_installed(file):
+            return frame
+    return None
+
+
 def _is_from(module: ModuleType, file: Path) -> bool:
     found = getattr(module, "__file__", None)
     return bool(found) and Path(str(found)).resolve() == file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from inspect import get_annotations
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -94,6 +95,39 @@ def code_names(spec: Mapping[str, Any]) -> list[str]:
     given = [*nets] if isinstance(nets, list | tuple) else [nets]
     names = [name for name in (*_texts(spec.get("method")), *given) if isinstance(name, str)]
     return [name for name in names if is_reference(name) and _names_code(name)]
+
+
+def find_moved_code(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec whose files of code are looked for in the current folder, if they are gone.
+
+    A run folder names them by their full path, which is another one after the project has moved.
+    ``/old/nets/mine.py:Mine`` becomes ``nets/mine.py:Mine``, or ``mine.py:Mine``, if that file
+    exists here; what it holds is compared with the record of the run's code elsewhere. Raises if a
+    file is nowhere.
+    """
+    moved: dict[str, str] = {}
+    for name in code_names(spec):
+        given = parse_reference(name)
+        if given.is_file and not Path(given.module).is_file():
+            parts = Path(given.module).parts[1:]
+            places = [Path.cwd().joinpath(*parts[first:]) for first in range(len(parts))]
+            here = next((place for place in places if place.is_file()), None)
+            if here is None:
+                raise ProtofedError(
+                    f"{name}: there is no file {given.module}, nor {parts[-1]} in the current "
+                    "folder\nchange to the folder that the project is in now, or put the file back"
+                )
+            moved[name] = f"{here}:{given.name}"
+    return {key: _renamed(value, moved) for key, value in spec.items()}
+
+
+def _renamed(given: Any, names: Mapping[str, str]) -> Any:
+    """A described method or net with other names of code in it."""
+    if isinstance(given, Mapping):
+        return {key: _renamed(value, names) for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [_renamed(value, names) for value in given]
+    return names.get(given, given) if isinstance(given, str) else given
 
 
 def _names_code(text: str) -> bool:
