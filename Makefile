@@ -5,6 +5,8 @@ READY := .venv/.ready
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 # One thread each: two workers with two threads each would wait for one another.
 export OMP_NUM_THREADS := 1
+# Tests start many processes: each starts faster from compiled modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check bench faults faults-flower format clean

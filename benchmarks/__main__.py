@@ -162,6 +162,7 @@ def main() -> None:
     if args.docs:
         report.SPAN.write(report.markdown(json.loads(file.read_text())))
         return
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users start from compiled modules
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the systems
     results = measure(args, file)
     print(report.markdown(results))
