@@ -222,6 +222,18 @@ def test_some_rows_keep_the_baseline_and_their_order() -> None:
         recipe.with_rows(["FLP"])
 
 
+def test_another_precision_moves_every_run_and_is_listed(tmp_path: Path) -> None:
+    recipe = read_recipe("fedlsa-table5").with_precision("bfloat16")
+    other = recipe.with_precision("float32")
+    assert other.differences[0] == "computed in float32, the recipe in bfloat16"
+    plans = [plan_runs(r, r.parts[0], "paper", 1, tmp_path) for r in (recipe, other)]
+    for ours, theirs in zip(plans[0].cells, plans[1].cells, strict=True):
+        assert (ours.experiment.precision, theirs.experiment.precision) == ("bfloat16", "float32")
+        moved = theirs.experiment.model_copy(update={"precision": "bfloat16"})
+        assert moved.digest == ours.experiment.digest != theirs.experiment.digest
+    assert recipe.with_precision("bfloat16") == recipe.with_precision(None) == recipe
+
+
 def test_a_row_with_its_own_training_leaves_the_others_alone() -> None:
     own = {"rows": {"FedProx": {"our_choice": {"mu": 0.1, "training": {"lr": 0.02}}}}}
     shared = {"our_choice": {"training": {"lr": 0.1, "momentum": 0.5}}}

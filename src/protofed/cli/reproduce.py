@@ -47,6 +47,10 @@ def reproduce_command(
         list[str] | None,
         typer.Option(help="Only this row and the baseline; repeatable."),
     ] = None,
+    precision: Annotated[
+        Literal["float32", "bfloat16"] | None,  # Precision, whose module would load torch
+        typer.Option(help="Compute in this precision instead of the recipe's; not at scale smoke."),
+    ] = None,
     source: Annotated[
         Path | None,
         typer.Option("--from", help="Read finished runs from this folder; train nothing."),
@@ -89,7 +93,7 @@ def reproduce_command(
     from protofed.paper_tables.run_recipe import prepare_recipe, read_recipe_runs
 
     count = process_count(parse_workers(workers))
-    recipe = read_recipe(name).with_rows(row or [])
+    recipe = read_recipe(name).with_rows(row or []).with_precision(precision)
     if dry_run:
         plan = plan_recipe(recipe, scale, part or [], seeds, runs, count, stale)
         print_document(plan_document(plan), form)

@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from protofed.analysis.sweep import GridCell, GridVariant, grid_cells
+from protofed.core.model import Precision
 from protofed.core.site import SCAN_BATCH, ArrayDataset, RoundContext, Site
 from protofed.core.training import torch_threads
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
@@ -223,6 +224,22 @@ class Recipe(SourcedFields):
         wanted = {require_known_name(f"row of {self.name}", label, known) for label in labels}
         rows = [row for row in self.rows if row.label in {*wanted, self.baseline}]
         return self.model_copy(update={"rows": tuple(rows)}) if wanted else self
+
+    def with_precision(self, precision: Precision | None) -> Self:
+        """The recipe in another precision, listed as a difference; None changes nothing.
+
+        For CPUs that cannot compute in bfloat16, which most recipes ask for.
+        """
+        chosen = self.our_choice.get("precision", "float32")
+        if precision is None or precision == chosen:
+            return self
+        told = f"computed in {precision}, the recipe in {chosen}"
+        return self.model_copy(
+            update={
+                "our_choice": {**self.our_choice, "precision": precision},
+                "differences": (told, *self.differences),
+            }
+        )
 
     def settings(self, part: RecipePart) -> Values:
         """The values of a part, the method's apart; what the part says goes before the recipe."""
