@@ -1,11 +1,12 @@
-"""Write the tables and curves of docs/results.md from the runs that are kept in results/.
+"""Write the tables and curves of the pages from the runs that are kept in results/.
 
-    python docs/build_results.py            # bring the page and its pictures in line
-    python docs/build_results.py --check    # exit with 1 if the page is out of date
+    python docs/build_results.py            # bring the pages and their pictures in line
+    python docs/build_results.py --check    # exit with 1 if a page is out of date
 
-The page has blocks, between `<!-- NAME: begin -->` and `<!-- end -->`. A block named
+Pages have blocks, between `<!-- NAME: begin -->` and `<!-- end -->`. A block named
 `table RECIPE PART` is a paper's table beside our runs, one named `group NAME` a comparison that
-`results/groups.toml` lists by its digests. What stands between the blocks is written by hand.
+`results/groups.toml` lists by its digests, and one named `pairs NAME` two settings of several
+methods, each against the other. What stands between the blocks is written by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,24 +48,39 @@ from protofed.runtime.text_tables import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results.md"
+PAGES = tuple(
+    ROOT / "docs" / name for name in ("results.md", "performance.md", "methods/fedseproto.md")
+)
 RUNS = ROOT / "results" / "runs"
 GROUPS = ROOT / "results" / "groups.toml"
 PICTURES = ROOT / "docs" / "images" / "results"
-BLOCK = re.compile(r"(<!-- (?P<name>(?:table|group) [^\n]+?): begin -->\n).*?(<!-- end -->)", re.S)
+BLOCK = re.compile(
+    r"(<!-- (?P<name>(?:table|group|pairs) [^\n]+?): begin -->\n).*?(<!-- end -->)", re.S
+)
 RULES: tuple[ScoreRule, ...] = ("last_five", "last")
 WIDTH = 120
 
 
 def build_page(text: str) -> str:
-    """The page with every block written anew."""
+    """The page with every block written anew; pictures are only named."""
 
     def block(found: re.Match[str]) -> str:
         kind, *words = found["name"].split()
-        made = paper_block(*words) if kind == "table" else group_block(*words)
-        return f"{found[1]}{made}{found[3]}"
+        return f"{found[1]}{BLOCKS[kind](*words)}{found[3]}"
 
     return BLOCK.sub(block, text)
+
+
+def draw_pictures(text: str) -> None:
+    """Draw the curves of every paper's table of a page."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for found in BLOCK.finditer(text):
+        kind, *words = found["name"].split()
+        if kind == "table":
+            name, part = words
+            with figure_settings():
+                figure = draw_curves(_finished(name, part), FigureOptions())
+                save_figure(figure, PICTURES / f"{name}-{part}.svg")
 
 
 def paper_block(name: str, part: str) -> str:
@@ -85,7 +101,7 @@ def paper_block(name: str, part: str) -> str:
             "",
             markdown_table(table).rstrip("\n"),
             "",
-            _picture(name, part),
+            f"![Mean accuracy over rounds](images/results/{name}-{part}.svg)",
             "",
             *_details("By domain", _domains(five)),
             *_details("What ran, and what differs from the paper", _notes(five)),
@@ -139,24 +155,16 @@ def _details(summary: str, content: str) -> list[str]:
     return ["<details>", f"<summary>{summary}</summary>", "", content, "", "</details>", ""]
 
 
-def _picture(name: str, part: str) -> str:
-    """Draw the curves of a table's runs, and the line of the page that shows them."""
+def _finished(name: str, part: str) -> list[Path]:
+    """The kept runs of a paper's table."""
     recipe = read_recipe(name)
     cells = plan_runs(recipe, recipe.part(part), "paper", None, RUNS).cells
-    folders = [cell.folder for cell in cells if (cell.folder / "done").exists()]
-    return _drawn(f"{name}-{part}", folders)
-
-
-def _drawn(name: str, folders: Sequence[Path]) -> str:
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    with figure_settings():
-        save_figure(draw_curves(folders, FigureOptions()), PICTURES / f"{name}.svg")
-    return f"![Mean accuracy over rounds](images/results/{name}.svg)"
+    return [cell.folder for cell in cells if (cell.folder / "done").exists()]
 
 
 def group_block(name: str) -> str:
     """A comparison that is no paper's table, by the digests of its runs."""
-    group = tomllib.loads(GROUPS.read_text(encoding="utf-8"))[name]
+    group = _group(name)
     records = list(_records(group["rows"]))
     free = {*APART, *group.get("free", [])}
     notes = check_comparable(records, free)
@@ -170,6 +178,27 @@ def group_block(name: str) -> str:
     return "\n".join([shown, "", *_details("Runs", ran), "```", commands, "```", ""])
 
 
+def pairs_block(name: str) -> str:
+    """Two settings of several methods: scores of both, and the paired difference over seeds."""
+    group = _group(name)
+    rows, ran = [], []
+    for label, digests in group["rows"].items():
+        records = list(_records(dict(zip(group["settings"], digests, strict=True))))
+        check_comparable(records, {*APART, *group["free"]})
+        table = compare_records(records, rule=group.get("rule", "last_five"))
+        first, second = table.rows
+        scores = [format_spread(row.cells["mean"]) for row in table.rows]
+        rows.append([label, *scores, format_difference(second.difference)])
+        ran += [f"{label}, {row.label}: {' '.join(row.digests)}" for row in (first, second)]
+    shown = markdown_table(TextTable(["", *group["settings"], "difference"], rows)).rstrip("\n")
+    runs = _details("Runs", markdown_list(ran).rstrip("\n"))
+    return "\n".join([shown, "", *runs, "```", *group["commands"], "```", ""])
+
+
+def _group(name: str) -> dict[str, Any]:
+    return cast(dict[str, Any], tomllib.loads(GROUPS.read_text(encoding="utf-8"))[name])
+
+
 def _records(rows: dict[str, Sequence[str]]) -> Iterator[RunRecord]:
     for label, digests in rows.items():
         for digest in digests:
@@ -177,6 +206,13 @@ def _records(rows: dict[str, Sequence[str]]) -> Iterator[RunRecord]:
             if len(found) != 1:
                 raise ProtofedError(f"results/runs has no run {digest}")
             yield read_record(found[0], label)
+
+
+BLOCKS: dict[str, Callable[..., str]] = {
+    "table": paper_block,
+    "group": group_block,
+    "pairs": pairs_block,
+}
 
 
 def _wrap(text: str) -> str:
@@ -188,11 +224,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     args: Any = parser.parse_args(words)
-    text = PAGE.read_text(encoding="utf-8")
-    made = build_page(text)
+    old = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    new = {page: build_page(text) for page, text in old.items()}
     if args.check:
-        return int(made != text)
-    PAGE.write_text(made, encoding="utf-8")
+        return int(new != old)
+    for page, text in new.items():
+        page.write_text(text, encoding="utf-8")
+        draw_pictures(text)
     return 0
 
 
