@@ -13,10 +13,12 @@ from protofed.data import download
 from protofed.data import download as getting
 from protofed.data.benchmarks import BENCHMARKS, load_benchmark
 from protofed.data.download import (
+    ASSEMBLED,
     LOCK,
     SOURCES,
     DownloadProgress,
     download_benchmark,
+    missing_images,
     missing_sources,
     sources_for,
 )
@@ -41,12 +43,25 @@ def seen(root: Path) -> dict[str, str]:
 
 def test_every_real_set_of_the_catalog_can_be_had() -> None:
     needed = {name for name, entry in BENCHMARKS.items() if entry.needs_data}
-    assert {source.archive for source in SOURCES.values()} == needed
+    assert {source.archive for source in SOURCES.values()} | ASSEMBLED.keys() == needed
     assert set(PUBLISHERS) == set(SOURCES)
     assert sources_for("digits") == ("mnist", "mnistm", "svhn", "usps")
     assert sources_for("mnist-m") == ("mnistm",)
     with pytest.raises(ProtofedError, match="unknown public set 'pasc'; did you mean 'pacs'"):
         sources_for("pasc")
+
+
+def test_a_set_without_a_download_says_where_it_is_told_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROTOFED_DATA", str(tmp_path))
+    for name, archive in ASSEMBLED.items():
+        with pytest.raises(ProtofedError, match=f"'{name}' cannot be downloaded: .*docs/data.md"):
+            sources_for(name)
+        assert missing_sources(name) == (name,)
+        (missing,) = missing_images(name, BENCHMARKS[name].domains)
+        expected = f"{name} is missing in {tmp_path}/{archive.folder}: see docs/data.md"
+        assert str(missing) == expected
 
 
 def test_the_table_is_well_formed() -> None:

@@ -117,10 +117,12 @@ def _missing(entry: BenchmarkInfo) -> list[str]:
 
 
 def _whence(entry: BenchmarkInfo) -> str:
-    """Where a benchmark's images are, or the command that fetches them."""
+    """Where a benchmark's images are, or how to get them."""
+    from protofed.data.download import how_to_get
+
     if not entry.needs_data:
         return "built in"
-    return f"protofed data get {entry.name}" if _missing(entry) else "PROTOFED_DATA"
+    return how_to_get(entry.name) if _missing(entry) else "PROTOFED_DATA"
 
 
 def get_command(

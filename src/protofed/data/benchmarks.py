@@ -51,7 +51,11 @@ PATHMNIST_NAMES = (
     "colorectal adenocarcinoma epithelium",
 )
 VLCS_NAMES = "bird car chair dog person"
+BLOODPBC_NAMES = "basophil eosinophil erythroblast ig lymphocyte monocyte neutrophil platelet"
+WBC_NAMES = "basophil eosinophil lymphocyte monocyte neutrophil"
 
+ASSEMBLED = "it has no single public download: docs/data.md tells how to put it together"
+BLOODPBC = ArchiveInfo("bloodpbc", "bloodpbc", tuple(BLOODPBC_NAMES.split()), remedy=ASSEMBLED)
 CIFAR10 = ArchiveInfo("cifar10", "cifar10", tuple(CIFAR10_NAMES.split()))
 CIFAR100 = ArchiveInfo("cifar100", "cifar100", tuple(CIFAR100_NAMES.split()))
 DIGITS = ArchiveInfo("digits", "digits", DIGIT_NAMES)
@@ -60,6 +64,7 @@ OFFICE_HOME = ArchiveInfo("office-home", "office_home", tuple(OFFICE_HOME_NAMES.
 PACS = ArchiveInfo("pacs", "pacs", tuple(PACS_NAMES.split()))
 PATHMNIST = ArchiveInfo("pathmnist", "pathmnist", PATHMNIST_NAMES)
 VLCS = ArchiveInfo("vlcs", "vlcs", tuple(VLCS_NAMES.split()))
+WBC = ArchiveInfo("wbc", "wbc_multilab", tuple(WBC_NAMES.split()), remedy=ASSEMBLED)
 
 
 def read_stored_split(source: ArchiveInfo, domain: str) -> Domain:
@@ -91,6 +96,18 @@ def split_80_20_ordered(source: ArchiveInfo, domain: str) -> Domain:
     (everything,) = npz_store.read_archive(source, f"{domain}.npz", ("",))
     row = torch.arange(len(everything))
     return _split(domain, everything, test=row % 10 > 7)
+
+
+def split_80_20_by_class(source: ArchiveInfo, domain: str) -> Domain:
+    """As `split_80_20_ordered`, for images that are not stored by class: they are counted by class.
+
+    So the classes have nearly the same shares in both parts; a class of eight images or fewer may
+    have none to test.
+    """
+    (everything,) = npz_store.read_archive(source, f"{domain}.npz", ("",))
+    place = torch.empty(len(everything), dtype=torch.long)
+    place[everything.labels.argsort(stable=True)] = torch.arange(len(everything))
+    return _split(domain, everything, test=place % 10 > 7)
 
 
 def split_70_30_random(source: ArchiveInfo, domain: str) -> Domain:
@@ -185,6 +202,18 @@ CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 BENCHMARKS: dict[str, BenchmarkInfo] = {
     entry.name: entry
     for entry in (
+        BenchmarkInfo(
+            name="bloodpbc",
+            summary="8 kinds of blood cells of one hospital, one domain, skewed labels",
+            classes=BLOODPBC.classes,
+            domains=("bloodpbc",),
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+            net="moon-cnn",
+            partition=DirichletPartition(clients=10, alpha=0.5),
+            notes=("bloodpbc: a subset with a split of its own, not BloodMNIST's",),
+            read=partial(read_stored_split, BLOODPBC),
+        ),
         BenchmarkInfo(
             name="cifar10",
             summary="small photographs of 10 kinds of things, one domain, skewed labels",
@@ -309,6 +338,22 @@ BENCHMARKS: dict[str, BenchmarkInfo] = {
             ),
             notes=("of ten images in order of class and file, eight to train",),
             read=partial(split_80_20_ordered, VLCS),
+        ),
+        BenchmarkInfo(
+            name="wbc",
+            summary="5 kinds of white blood cells in four laboratories of very different size",
+            classes=WBC.classes,
+            domains=("barcelona", "tecom", "cellavision", "bccd"),
+            partition=EqualPartition(
+                clients={"barcelona": 1, "tecom": 1, "cellavision": 1, "bccd": 1}
+            ),
+            notes=(
+                "put together from three public sets, not a published benchmark",
+                "of ten images in order of class, eight to train",
+                "tecom: some labels were not checked by experts",
+                "cellavision: some labels were not checked by experts",
+            ),
+            read=partial(split_80_20_by_class, WBC),
         ),
     )
 }

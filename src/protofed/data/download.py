@@ -57,6 +57,7 @@ ARCHIVES = {
         *(benchmarks.OFFICE_HOME, benchmarks.PACS, benchmarks.PATHMNIST, benchmarks.VLCS),
     )
 }
+ASSEMBLED = {archive.benchmark: archive for archive in (benchmarks.BLOODPBC, benchmarks.WBC)}
 ALSO = {"mnist-m": "mnistm", "office-caltech10": "office-caltech", "officehome": "office-home"}
 
 
@@ -123,13 +124,27 @@ def sources_for(name: str) -> tuple[str, ...]:
     ``sources_for("digits")`` gives mnist, usps, svhn and mnistm. Unknown names raise.
     """
     name = ALSO.get(name, name)
+    if name in ASSEMBLED:
+        raise ProtofedError(f"'{name}' cannot be downloaded: {ASSEMBLED[name].remedy}")
     parts = tuple(part for part, source in SOURCES.items() if source.archive == name)
     return parts or (require_known_name("public set", name, [*SOURCES, "digits"]),)
 
 
 def missing_sources(benchmark: str) -> tuple[str, ...]:
-    """The names of a benchmark's sources whose files are missing below PROTOFED_DATA."""
+    """The names of a benchmark's sources whose files are missing below PROTOFED_DATA.
+
+    A benchmark that cannot be downloaded is its own only source.
+    """
+    if benchmark in ASSEMBLED:
+        files = [f"{domain}.npz" for domain in benchmarks.BENCHMARKS[benchmark].domains]
+        missing = any(is_archive_missing(ASSEMBLED[benchmark], file) for file in files)
+        return (benchmark,) if missing else ()
     return tuple(n for n, s in SOURCES.items() if s.archive == benchmark and s.missing)
+
+
+def how_to_get(name: str) -> str:
+    """The command that downloads a benchmark or source, or where it is told how to make it."""
+    return "see docs/data.md" if name in ASSEMBLED else f"protofed data get {name}"
 
 
 def unset_folder_notes() -> list[str]:
@@ -162,12 +177,16 @@ def missing_images(benchmark: str, domains: Sequence[str]) -> list[MissingImages
         MissingImages(
             benchmark=benchmark,
             source=name,
-            folder=f"{root}/{SOURCES[name].home.folder}",
-            command=f"protofed data get {name}",
+            folder=f"{root}/{_home(name).folder}",
+            command=how_to_get(name),
         )
         for name in missing_sources(benchmark)
         if name == benchmark or name in domains
     ]
+
+
+def _home(name: str) -> ArchiveInfo:
+    return ASSEMBLED[name] if name in ASSEMBLED else SOURCES[name].home
 
 
 def _table() -> dict[str, DataSource]:
