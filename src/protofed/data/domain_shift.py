@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
-from protofed.data import transforms
+from protofed.data import augmentation, transforms
 from protofed.data.benchmark_info import Benchmark
 
 MOST_TRAIN, MOST_TEST = 1000, 1000  # images per domain
@@ -126,7 +126,7 @@ def edge_color_features(data: ArrayDataset) -> Floats:
     and change with the style of a domain.
     """
     small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
-    grey = small @ torch.tensor(transforms.LUMA)
+    grey = small @ torch.tensor(augmentation.LUMA)
     down, right = torch.gradient(grey, dim=(1, 2))
     strength = torch.hypot(down, right)
     turn = (torch.atan2(down, right) / torch.pi % 1 * TURNS).long() % TURNS
@@ -141,5 +141,5 @@ def edge_color_features(data: ArrayDataset) -> Floats:
 def gray_thumbnails(data: ArrayDataset) -> Floats:
     """Grey thumbnails [N, 1024] of 32 x 32 pixels, values from 0 to 255."""
     small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
-    found: Floats = (small @ torch.tensor(transforms.LUMA)).flatten(1).numpy()
+    found: Floats = (small @ torch.tensor(augmentation.LUMA)).flatten(1).numpy()
     return found

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protofed.data.augmentation import Augmentation, luminance
 from protofed.errors import ProtofedError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-LUMA = (0.299, 0.587, 0.114)  # ITU-R 601: perceived brightness of red, green and blue
 RESIZE_VALUES = 2**22  # floats held at a time while resizing, 16 MB
 
 
@@ -50,8 +50,9 @@ def pixel_statistics(device: torch.device, numbers: tuple[float, ...]) -> Tensor
 class ImageTransform:
     """How stored images become the input of a net: random crop and flip, then normalisation.
 
-    `augment` is for training, `normalize` for evaluation. Grey images are repeated for nets with
-    three channels, and colour images become grey for nets with one.
+    Between the two stand the random changes of an `Augmentation`, if any. `augment` is for
+    training, `normalize` for evaluation. Grey images are repeated for nets with three channels, and
+    colour images become grey for nets with one.
     """
 
     mean: tuple[float, ...]  # of red, green and blue, on a scale from 0 to 1
@@ -59,6 +60,7 @@ class ImageTransform:
     channels: int = 3  # that the net takes: 1 or 3
     pad: int = 4  # black pixels on each side before the crop; 0 for no crop
     flip: bool = True  # left to right, half of the images on average
+    changes: Augmentation = Augmentation()
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -76,7 +78,10 @@ class ImageTransform:
 
         All random choices come from `draw`.
         """
-        return self._normalise(self._crop(images, draw))
+        cropped = self._crop(images, draw)
+        if self.changes.active:
+            return self._normalise(self.changes.apply(cropped.float(), draw))
+        return self._normalise(cropped)
 
     def normalize(self, images: Tensor) -> Tensor:
         """Stored images [B, H, W, 1 or 3] uint8 as input [B, channels, H, W], not augmented."""
@@ -103,7 +108,10 @@ class ImageTransform:
         return chosen.view(images.shape)
 
     def _normalise(self, images: Tensor) -> Tensor:
-        """Floats [B, channels, H, W] that lie in memory as the images do, channels last."""
+        """Floats [B, channels, H, W] that lie in memory as the images do, channels last.
+
+        Images that are floats already are used up.
+        """
         count, height, width, stored = images.shape
         mean, std = (
             pixel_statistics(images.device, self.mean),
@@ -112,11 +120,7 @@ class ImageTransform:
         values = images.float()
         if self.channels == 1:
             mean, std = mean.mean(0, keepdim=True), std.mean(0, keepdim=True)
-            values = (
-                values
-                if stored == 1
-                else (values @ pixel_statistics(images.device, LUMA))[..., None]
-            )
+            values = luminance(values)
         elif stored == 1:
             values = values.repeat(1, 1, 1, 3)
         # whole lines of pixels at a time: an innermost axis of three colours is slow

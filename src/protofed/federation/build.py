@@ -330,7 +330,12 @@ def image_transform(experiment: Experiment, colours: tuple[Colour, Colour]) -> I
     if isinstance(data, ArrayData):
         raise ProtofedError(f"{data.name} holds rows, where images are needed")
     return ImageTransform(
-        mean=colours[0], std=colours[1], channels=data.channels, pad=data.pad, flip=data.flip
+        mean=colours[0],
+        std=colours[1],
+        channels=data.channels,
+        pad=data.pad,
+        flip=data.flip,
+        changes=experiment.augment,
     )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import FunctionType
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -33,6 +34,7 @@ from protofed.core.method import AnyMethod
 from protofed.core.model import ArrayShape, ImageShape, Precision
 from protofed.core.training import Training
 from protofed.data.array_folder import ROW_NET, array_info, is_array_folder
+from protofed.data.augmentation import Augmentation
 from protofed.data.benchmarks import (
     BENCHMARKS,
     benchmark_info,
@@ -337,6 +339,7 @@ LATER_FIELDS: Mapping[str, object] = {
     "training.step_every": 0,
     "training.step_factor": 0.1,
     "initial_weights": "net",
+    **{f"augment.{name}": value for name, value in asdict(Augmentation()).items()},
 }
 FORMER_FIELDS = {"conv": "direct"}  # with the only value that is left; still part of digests
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
@@ -408,7 +411,7 @@ def _without_later(spec: dict[str, Any]) -> dict[str, Any]:
         table = tables[section] if section else tables
         if name in table and table[name] == default:
             del table[name]
-    return tables
+    return {name: table for name, table in tables.items() if table != {}}
 
 
 def _wants_public(method: AnyMethod) -> bool:
@@ -443,6 +446,7 @@ class Experiment(SpecSection):
         validation: score on training images instead of test images: a share of each client's, or
             the "unused" ones, which no client holds
         training: a client's local training
+        augment: random changes of training images, beside the crop and the mirror of the data
         rounds: communication rounds
         participation: share of the clients in each round
         min_clients: replies that a round needs; with fewer it fails
@@ -471,6 +475,7 @@ class Experiment(SpecSection):
         None  # scores from training images: a share of each client's, or those that no client holds
     )
     training: Training = Training()
+    augment: Augmentation = Augmentation()
     rounds: int = Field(default=20, ge=1, le=1_000_000, strict=True)
     participation: float = Field(
         default=1.0, gt=0, le=1, strict=True
@@ -496,6 +501,7 @@ class Experiment(SpecSection):
             "": list(cls.model_fields),
             "data": list(Data.model_fields),
             "training": field_names(Training),
+            "augment": field_names(Augmentation),
             "partition": list(dict.fromkeys(rules)),
             "method": [name for method in METHODS.values() for name in field_names(method)],
         }
@@ -574,6 +580,13 @@ class Experiment(SpecSection):
             why = "it takes gradients from how far a client moved, as only the steps of SGD allow"
             raise fault_lines_error([line + why])
         return training
+
+    @field_validator("augment")
+    @classmethod
+    def _is_for_images(cls, augment: Augmentation, info: ValidationInfo) -> Augmentation:
+        if augment.active and isinstance(info.data.get("data"), ArrayData):
+            raise ValueError("is for images, and these data are rows: leave it out")
+        return augment
 
     @field_validator("rounds")
     @classmethod
