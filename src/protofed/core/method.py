@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, cast
 
-import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from torch import Tensor
@@ -205,7 +204,7 @@ class Method(Generic[S, C]):
             task = super().loss(site, received, state, model, batch)
             return task + self.mu * proximal_term(model, received.model)
         """
-        return F.cross_entropy(site.forward_train(model, batch.x).logits, batch.y)
+        return site.task_loss(site.forward_train(model, batch.x).logits, batch.y)
 
     def local_fit(
         self,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
@@ -16,6 +18,7 @@ from protofed.core.training import Training
 
 ClientId = int
 SERVER: ClientId = -1
+ClientWeights: TypeAlias = Literal["size", "equal", "sqrt"]
 SCAN_BATCH = 512
 NO_IMAGES = torch.zeros(0, 1, 1, 1, dtype=torch.uint8)
 
@@ -120,6 +123,7 @@ class Site:
     seed: int
     sizes: Mapping[ClientId, int]  # examples per client: known to all sites
     public: Tensor = NO_IMAGES  # as `train.images`; the same at every site
+    weights: ClientWeights = "size"  # by what a mean over clients weights them
 
     def to_device(self, device: torch.device) -> Site:
         """This site with its images in a device's memory, where it then computes."""
@@ -169,6 +173,28 @@ class Site:
         out: NetOutput = functional_call(self.net, state, inputs, strict=True)
         return out
 
+    def task_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Cross entropy of class scores [B, C], with the class weights that the training asks for.
+
+        Use it for the client's own task, so that `training.class_weights` holds for a method. With
+        "balanced", a class weighs one over its number of images here; the loss is the weighted
+        mean, so its scale stays.
+        """
+        weights = None
+        if self.training.class_weights == "balanced":
+            counts = torch.bincount(self.train.labels, minlength=self.classes)
+            weights = 1 / counts.clamp(min=1).to(logits.dtype)
+        return F.cross_entropy(logits, y, weight=weights)
+
+    def weight(self, size: int) -> int:
+        """The weight in means over clients of one with `size` examples, as a whole number.
+
+        The size itself, 1 for all, or the square root in thousandths.
+        """
+        if self.weights == "size":
+            return size
+        return 1 if self.weights == "equal" else math.isqrt(size * 10**6)
+
     def batches(
         self, context: RoundContext, phase: str = "", epochs: int | None = None
     ) -> Iterator[TrainingBatch]:
@@ -180,7 +206,7 @@ class Site:
         number = 0
         for epoch in range(self.training.epochs if epochs is None else epochs):
             draw = self.rng("batches", phase, context.round, context.exchange, epoch)
-            order = torch.randperm(len(self.train), generator=draw)
+            order = self.training.epoch_order(self.train.labels.cpu(), draw)
             for rows in self.training.batch_indices(order):
                 chosen = self.train.take(rows)
                 x = self.pixels.augment(chosen.images, draw)

@@ -105,6 +105,9 @@ class Training(SGD):
         epochs: passes over a client's images in a round
         batch: images in a step
         last_batch: "keep", "merge" or "drop" a short last batch
+        sampling: "shuffle" sees every image once an epoch; "balanced" draws as many, with
+            replacement, such that the client's classes are equally likely
+        class_weights: "balanced" weights each class in the loss by one over its images
         optimizer: "sgd", "adam" or "adamw"
         clip_norm: largest norm of the gradient of a step; 0 for no limit
         warmup: rounds in which the learning rate rises to its full value
@@ -117,6 +120,8 @@ class Training(SGD):
     epochs: Annotated[int, Number] = Field(default=5, ge=1, le=100_000)
     batch: Annotated[int, Number] = Field(default=64, ge=1, le=1_000_000)
     last_batch: Literal["keep", "merge", "drop"] = "keep"  # what happens to a short last batch
+    sampling: Literal["shuffle", "balanced"] = "shuffle"  # which images an epoch sees
+    class_weights: Literal["none", "balanced"] = "none"  # in the loss of the client's own task
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     clip_norm: Annotated[float, Number] = Field(
         default=0.0, ge=0
@@ -198,6 +203,13 @@ class Training(SGD):
         """
         first = max(1, self.epochs // 2)
         return first, max(1, self.epochs - first)
+
+    def epoch_order(self, labels: Tensor, draw: torch.Generator) -> Tensor:
+        """The rows [N] of one epoch, in the order in which they are seen."""
+        if self.sampling == "shuffle" or not len(labels):
+            return torch.randperm(len(labels), generator=draw)
+        chances = 1 / torch.bincount(labels).float()[labels]
+        return torch.multinomial(chances, len(labels), replacement=True, generator=draw)
 
     def batch_indices(self, order: Tensor) -> list[Tensor]:
         """Split shuffled row numbers [N] into batches; at least one, unless there are no rows."""

@@ -361,4 +361,5 @@ def server_site(
         training=experiment.training,
         seed=experiment.seed,
         sizes=sizes,
+        weights=experiment.weights,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from protofed.core import tree
@@ -39,6 +40,26 @@ class LazySubset(Mapping[ClientId, Message]):
         return len(self.who)
 
 
+class WeightedReplies(Mapping[ClientId, Message]):
+    """Replies whose sizes are the weights that the federation gives them; see `Site.weight`.
+
+    So every method that averages by size follows the spec's `weights`.
+    """
+
+    def __init__(self, replies: Messages, site: Site):
+        self.replies, self.site = replies, site
+
+    def __getitem__(self, client: ClientId) -> Message:
+        reply = self.replies[client]
+        return replace(reply, size=self.site.weight(reply.size))
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self.replies)
+
+    def __len__(self) -> int:
+        return len(self.replies)
+
+
 def raise_event(event: RoundEvent) -> None:
     """The default of `run_round`'s `note`: raise the event as an error, so that none is missed.
 
@@ -72,6 +93,7 @@ def run_round(
             messages = check_sent(method, method.send(site, server, who, now))
         replies = valid_replies(method, site, messages, engine.exchange(messages, now), now, note)
         tell(messages, replies)
+        replies = WeightedReplies(replies, site)
         who, failed = list(replies), ""
         if len(who) < least:
             failed = f"{len(who)} of {len(messages)} replies are left, and {least} are needed"

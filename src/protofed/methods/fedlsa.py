@@ -145,7 +145,7 @@ class FedLSA(Method[FedLSAServer, None]):
         self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, anchors = site.forward_train(model, batch.x), received.extras.get("anchors")
-        task = F.cross_entropy(out.logits, batch.y)
+        task = site.task_loss(out.logits, batch.y)
         if not self.lam or not isinstance(anchors, Tensor):
             return task
         fixed = anchors.detach()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, cast
 
-import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -96,10 +95,11 @@ class FedMe(Method[ExchangeServer, Model]):
 
         def loss(pair: dict[str, Model], batch: TrainingBatch) -> Tensor:
             own, other = (site.forward_train(pair[name], batch.x).logits for name in ("own", OTHER))
+            own_task, other_task = site.task_loss(own, batch.y), site.task_loss(other, batch.y)
             if not self.mutual:
-                return F.cross_entropy(own, batch.y) + F.cross_entropy(other, batch.y)
-            own_loss = mutual_loss(own, other, batch.y, self.mutual)
-            return own_loss + mutual_loss(other, own, batch.y, self.mutual)
+                return own_task + other_task
+            own_loss = mutual_loss(own_task, own, other, self.mutual)
+            return own_loss + mutual_loss(other_task, other, own, self.mutual)
 
         pair = {"own": state, OTHER: received.model}
         both = fit_model(pair, now.batches(context), loss, site.training)

@@ -88,7 +88,7 @@ class FedMLP(Method[FedMLPServer, Model | None]):
         self, site: Site, received: Message, state: Model | None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, semantic = site.forward_train(model, batch.x), received.extras.get("semantic")
-        total = F.cross_entropy(out.logits, batch.y)
+        total = site.task_loss(out.logits, batch.y)
         if self.lam1 and received.protos is not None:
             total = total + self.lam1 * prototype_mse(out.z, batch.y, received.protos, site.classes)
         if self.lam2 and isinstance(semantic, Prototypes):

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -70,7 +69,7 @@ class FedProc(Method[ServerState, None]):
             received.protos,
             self.share(batch.context),
         )
-        task = F.cross_entropy(out.logits, batch.y)
+        task = site.task_loss(out.logits, batch.y)
         if protos is None:
             return task if self.style == "official" else share * task
         if share == 1:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -88,7 +87,7 @@ class FedProto(Method[ServerState, Model]):
         self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, protos = site.forward_train(model, batch.x), received.protos
-        total = F.cross_entropy(out.logits, batch.y)
+        total = site.task_loss(out.logits, batch.y)
         if self.lam and protos is not None:
             total = total + self.lam * prototype_mse(out.z, batch.y, protos, site.classes)
         return total

@@ -322,15 +322,15 @@ class FedSeProto(Method[ServerState, Model]):
         """Basic: cross entropy. Split: Eq. 15, head frozen. Joint: Eq. 15; + basic if alpha > 0."""
         x, y, protos = batch.x, batch.y, received.protos
         if phase == "basic":
-            return F.cross_entropy(site.forward_train(model, x, "basic").logits, y)
+            return site.task_loss(site.forward_train(model, x, "basic").logits, y)
         if phase == "split":
             model = model | tree.clone(model.only("head"))
         draw = site.rng("posterior", batch.context.round, batch.context.exchange, batch.number)
         back = error_weight(x, self.mi_reduction, self.beta)
         out = site.forward_train(model, x, "split", draw, back)
-        loss, split = F.cross_entropy(out.logits, y), cast(SplitOutput, out.more)
+        loss, split = site.task_loss(out.logits, y), cast(SplitOutput, out.more)
         if self.alpha:
-            loss = loss + (F.cross_entropy(split.basic, y) if phase == "joint" else 0)
+            loss = loss + (site.task_loss(split.basic, y) if phase == "joint" else 0)
             loss = loss + self.alpha * distillation_loss(split, self.kd_form == "printed")
         if self.beta:
             loss = loss + mutual_information_loss(split, x, self.mi_reduction, self.beta)

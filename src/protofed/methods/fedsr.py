@@ -140,7 +140,7 @@ class FedSR(Method[ServerState, Model]):
         draw = site.rng("sample", batch.context.round, batch.context.exchange, batch.number)
         noise = torch.randn(len(batch.y), site.net.features, generator=draw).to(batch.x.device)
         out = site.forward_train(model, batch.x, noise, batch.y if self.alpha_cmi else None)
-        loss = F.cross_entropy(out.logits, batch.y)
+        loss = site.task_loss(out.logits, batch.y)
         if self.alpha_l2r:
             length = out.z.square().sum(1) if self.l2_squared else out.z.norm(dim=1)
             loss = loss + self.alpha_l2r * length.mean()

@@ -110,7 +110,7 @@ class FedTGP(Method[FedTGPServer, Model]):
         self, site: Site, received: Message, state: Model, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, rows = site.forward_train(model, batch.x), received.protos
-        total = F.cross_entropy(out.logits, batch.y)
+        total = site.task_loss(out.logits, batch.y)
         if self.lam and rows is not None:
             total = total + self.lam * prototype_mse(out.z, batch.y, rows, site.classes)
         return total

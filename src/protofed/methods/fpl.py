@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -89,7 +88,7 @@ class FPL(Method[ServerState, None]):
         self, site: Site, received: Message, state: None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out, y, protos = site.forward_train(model, batch.x), batch.y, received.protos
-        task = F.cross_entropy(out.logits, y)
+        task = site.task_loss(out.logits, y)
         if protos is None:
             return task
         near = (

@@ -46,7 +46,7 @@ class MOON(Method[ServerState, Model | None]):
         self, site: Site, received: Message, state: Model | None, model: Model, batch: TrainingBatch
     ) -> Tensor:
         out = site.forward_train(model, batch.x)
-        task = F.cross_entropy(out.logits, batch.y)
+        task = site.task_loss(out.logits, batch.y)
         if state is None or not self.mu:  # no previous model yet
             return task
         near, far = (

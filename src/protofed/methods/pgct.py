@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 
 from protofed.core.message import Message
 from protofed.core.method import (
@@ -302,7 +302,7 @@ class PGCT(Method[model_exchange.WrappingServer, Any]):
             site.forward_train(model, batch.x),
             cast(Prototypes, received.extras[PROTOTYPES]),
         )
-        total = nn.functional.cross_entropy(out.logits, batch.y)
+        total = site.task_loss(out.logits, batch.y)
         if self.alpha:
             total = total + self.alpha * prototype_contrastive(out.z, batch.y, protos, self.tau)
         if self.lam:

@@ -63,11 +63,13 @@ def inner_product(weights: Weights, constant: Weights) -> Tensor:
 
 
 def relative_size(site: Site, client: ClientId) -> float:
-    """N * omega_n: a client's number of examples divided by the mean over all N clients.
+    """N * omega_n: a client's weight divided by the mean over all N clients.
 
-    omega_n = size_n / sum_m size_m; it is 1 if all clients hold the same number.
+    omega_n = weight_n / sum_m weight_m, where a weight is the number of examples unless the run's
+    `weights` say otherwise; it is 1 if all clients weigh the same.
     """
-    return site.sizes[client] * len(site.sizes) / sum(site.sizes.values())
+    weights = {other: site.weight(size) for other, size in site.sizes.items()}
+    return weights[client] * len(weights) / sum(weights.values())
 
 
 def unweighted_mean(replies: Mapping[ClientId, Message]) -> Model:

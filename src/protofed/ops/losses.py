@@ -80,13 +80,13 @@ def balanced_prototype_mse(
     return (distances * shares).sum()
 
 
-def mutual_loss(student: Tensor, peer: Tensor, y: Tensor, weight: float) -> Tensor:
-    """Deep mutual learning of one model: cross entropy + weight * KL(peer || student), batch means.
+def mutual_loss(task: Tensor, student: Tensor, peer: Tensor, weight: float) -> Tensor:
+    """Deep mutual learning of one model: its task loss + weight * KL(peer || student), batch means.
 
-    `student` and `peer` are logits [B, C]. No gradient reaches the peer; train it with the roles
-    swapped.
+    `student` and `peer` are logits [B, C], and `task` is the student's loss on its own. No gradient
+    reaches the peer; train it with the roles swapped.
     """
-    return F.cross_entropy(student, y) + weight * logit_kl(peer, student).mean()
+    return task + weight * logit_kl(peer, student).mean()
 
 
 def public_logits(site: Site, model: Model, rows: Tensor) -> Tensor:

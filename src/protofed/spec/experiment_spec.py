@@ -32,6 +32,7 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from protofed.core.method import AnyMethod
 from protofed.core.model import ArrayShape, ImageShape, Precision
+from protofed.core.site import ClientWeights
 from protofed.core.training import Training
 from protofed.data.array_folder import ROW_NET, array_info, is_array_folder
 from protofed.data.augmentation import Augmentation
@@ -339,6 +340,9 @@ LATER_FIELDS: Mapping[str, object] = {
     "training.step_every": 0,
     "training.step_factor": 0.1,
     "initial_weights": "net",
+    "weights": "size",
+    "training.sampling": "shuffle",
+    "training.class_weights": "none",
     **{f"augment.{name}": value for name, value in asdict(Augmentation()).items()},
 }
 FORMER_FIELDS = {"conv": "direct"}  # with the only value that is left; still part of digests
@@ -447,6 +451,7 @@ class Experiment(SpecSection):
             the "unused" ones, which no client holds
         training: a client's local training
         augment: random changes of training images, beside the crop and the mirror of the data
+        weights: by what means over clients weight them: "size", "equal" or "sqrt" of the size
         rounds: communication rounds
         participation: share of the clients in each round
         min_clients: replies that a round needs; with fewer it fails
@@ -476,6 +481,7 @@ class Experiment(SpecSection):
     )
     training: Training = Training()
     augment: Augmentation = Augmentation()
+    weights: ClientWeights = "size"  # by what a mean over clients weights them
     rounds: int = Field(default=20, ge=1, le=1_000_000, strict=True)
     participation: float = Field(
         default=1.0, gt=0, le=1, strict=True
