@@ -66,6 +66,7 @@ def describe_environment() -> dict[str, str]:
     }
 
 
+POOLED = "all places"  # the domain of a client that holds the images of all
 NOTHING = ArrayDataset(NO_IMAGES, torch.zeros(0, dtype=torch.int64))
 
 
@@ -153,6 +154,8 @@ def build_federation(experiment: Experiment) -> Federation:
         for part in parts
         if part.client in sizes
     }
+    if experiment.pooled:
+        server, sites = pool_sites(server, sites)
     general = [Notice("data", text) for text in entry.general_notes]
     notices = [*method_warnings(experiment, nets), *general, *left_out_note(experiment)]
     notices += data_notes(benchmark, parts, sites, public, left_out)
@@ -195,6 +198,19 @@ def _pixels(
         held = {part.domain for part in parts if len(part.rows)}
         return entry.row_transform(sorted(held))
     return image_transform(experiment, entry.channel_statistics)
+
+
+def pool_sites(server: Site, sites: Mapping[ClientId, Site]) -> tuple[Site, dict[ClientId, Site]]:
+    """The server and one client, number 0, that holds the images of all.
+
+    What a federation is measured against: training as if nobody minded where the images are.
+    """
+    held = [site.train for site in sites.values()]
+    images = _shown([data.images for data in held])
+    together = ArrayDataset(images, torch.cat([data.labels for data in held]))
+    server = replace(server, sizes={0: len(together)})
+    first = next(iter(sites.values()))
+    return server, {0: replace(server, id=0, domain=POOLED, net=first.net, train=together)}
 
 
 def require_precision(experiment: Experiment) -> None:

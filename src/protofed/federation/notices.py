@@ -80,7 +80,7 @@ def data_notes(
         for domain in benchmark.domains
         if domain.name not in dealt and domain.name != left_out
     ]
-    empty = [f"{part.client} ({part.domain})" for part in parts if part.client not in sites]
+    empty = [f"{part.client} ({part.domain})" for part in parts if not len(part.rows)]
     if empty:
         notices.append(Notice("data", f"skipped, as they hold no image: client {', '.join(empty)}"))
     held = torch.cat([site.train.labels for site in sites.values()]).unique().tolist()

@@ -341,6 +341,7 @@ LATER_FIELDS: Mapping[str, object] = {
     "training.step_factor": 0.1,
     "initial_weights": "net",
     "weights": "size",
+    "pooled": False,
     "training.sampling": "shuffle",
     "training.class_weights": "none",
     **{f"augment.{name}": value for name, value in asdict(Augmentation()).items()},
@@ -446,6 +447,7 @@ class Experiment(SpecSection):
         initial_weights: by the "net"'s own rule, or "torch"'s default for every layer
         partition: which client holds which images; default: the benchmark's
         public: images that everybody may see, for methods that need them
+        pooled: one client holds the images of all: no federation, but what it is measured against
         leave_out: a domain whose images nobody trains on; it is scored as unseen
         validation: score on training images instead of test images: a share of each client's, or
             the "unused" ones, which no client holds
@@ -472,6 +474,7 @@ class Experiment(SpecSection):
     )  # of all clients; or a list, which the clients take in turn
     initial_weights: InitialWeights = "net"  # or torch's default for every layer
     partition: Partition = Field(default_factory=lambda done: done["data"].default_partition)
+    pooled: bool = Field(default=False, strict=True)  # one client holds the images of all
     public: PublicImages | None = Field(
         default_factory=lambda done: PublicImages() if _wants_public(done["method"]) else None
     )
@@ -555,6 +558,15 @@ class Experiment(SpecSection):
         if isinstance(info.data.get("data"), SiteData):
             raise ValueError("a site holds all its images: give a share of them, such as 0.2")
         return given
+
+    @field_validator("pooled")
+    @classmethod
+    def _can_be_pooled(cls, pooled: bool, info: ValidationInfo) -> bool:
+        if pooled and isinstance(info.data.get("data"), SiteData):
+            raise ValueError("the images of a federation stay at its sites: leave it out")
+        if pooled and isinstance(info.data.get("net"), tuple):
+            raise ValueError("one client has one net: name one")
+        return pooled
 
     @field_validator("leave_out")
     @classmethod
