@@ -19,6 +19,13 @@ from protofed.data.benchmarks import benchmark_info, source_label
 from protofed.data.domain_shift import DomainShift, gray_thumbnails, measure_domain_shift
 from protofed.data.folder_images import FolderInfo, PackedFolder
 from protofed.data.image_decoding import perceptual_hash
+from protofed.data.image_traits import measure_traits
+from protofed.data.spec_suggestion import (
+    UNEVEN,
+    DataFacts,
+    format_suggestion,
+    suggested_side,
+)
 from protofed.errors import ProtofedError, count_noun
 
 NEAR_BITS = 24  # of 256 that may differ between the hashes of two near duplicates
@@ -106,7 +113,6 @@ Grade = Literal["stop", "bad", "look", "note"]
 GRADES: tuple[Grade, ...] = ("stop", "bad", "look", "note")  # worst first
 TINY = 10  # training images of a class in a domain
 SMALL_TEST = 100  # test images of a domain: each is one point of accuracy
-UNEVEN = 5.0  # ratio of a domain's largest to its smallest class
 LOPSIDED = 10.0  # ratio of the largest to the smallest domain
 
 BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
@@ -123,12 +129,13 @@ BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
     (
         "note",
         f"domains whose largest class has {UNEVEN:g} times the smallest or more",
-        "accuracy favours large classes: look at the confusion matrices of the report",
+        "accuracy favours large classes: look at the confusion matrices of the report, and use "
+        "training.sampling = balanced",
     ),
     (
         "note",
         f"domains of which the largest has {LOPSIDED:g} times the smallest or more",
-        "clients are weighted by size: compare with partition.kind = shares and equal samples",
+        "clients are weighted by size: use weights = sqrt or equal, or compare with fedga",
     ),
     (
         "note",
@@ -293,9 +300,6 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: GRADES.index(finding.grade))
 
 
-LARGE = 96  # pixels: from this median side on, 64 pixels keep what 32 lose
-
-
 class Diagnosis(NamedTuple):
     """The result of `diagnose_benchmark`: counts, findings, domain shift, and a suggested spec.
 
@@ -356,7 +360,7 @@ def diagnose_benchmark(name: str) -> Diagnosis:
         *count_findings(counts),
         *shift_findings(shift, len(counts)),
     ]
-    spec = suggest_spec(entry, counts, pictures, shift)
+    spec = format_suggestion(gather_facts(entry, benchmark, pictures, shift))
     return Diagnosis(entry.name, counts, sort_findings(findings), shift, spec)
 
 
@@ -378,7 +382,7 @@ def _diagnose_rows(entry: ArrayInfo, benchmark: Benchmark) -> Diagnosis:
         *shift_findings(shift, len(counts)),
     ]
     found = sort_findings([*map(_of_rows, findings), NO_PICTURES])
-    spec = suggest_spec(entry, counts, rows, shift)
+    spec = format_suggestion(gather_facts(entry, benchmark, rows, shift))
     return Diagnosis(entry.name, counts, found, shift, spec, "rows")
 
 
@@ -441,54 +445,24 @@ def _of_arrays(benchmark: Benchmark) -> list[HashedImage]:
     return pictures
 
 
-def suggest_spec(
-    entry: BenchmarkInfo, counts: Counts, pictures: Sequence[HashedImage], shift: DomainShift | None
-) -> str:
-    """A spec to start from, as TOML, with comments that give the reasons.
-
-    The image size follows from the median size of the files, the batch size from the smallest
-    domain.
-    """
-    about, size = _suggest_size(entry, pictures)
-    examples = "images" if size else "rows"
-    smallest = min(sum(train for train, _ in classes.values()) for classes in counts.values())
-    batch = 64 if smallest >= 256 else 16
-    clients = ", ".join(f"{_quoted(domain)} = 1" for domain in counts)
-    word = shift.word if shift else "not measured"
-    lines = [
-        f"# {source_label(entry.name)}: {about},",
-        f"# shift between domains: {word}",
-        "# next: use this file as the spec of `protofed run` or `protofed compare`",
-        "rounds = 20",
-        "",
-        "[data]",
-        f"name = {_quoted(entry.name)}",
-        *size,
-        "",
-        f"[partition]  # one client per domain, with all its training {examples}",
-        'kind = "equal"',
-        f"clients = {{ {clients} }}",
-        "",
-        "[training]",
-        f"batch = {batch}  # the smallest domain has {smallest} training {examples}",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _suggest_size(entry: BenchmarkInfo, pictures: Sequence[HashedImage]) -> tuple[str, list[str]]:
-    """How many images of which size there are, and the line of a spec with their side."""
+def gather_facts(
+    entry: BenchmarkInfo,
+    benchmark: Benchmark,
+    pictures: Sequence[HashedImage],
+    shift: DomainShift | None,
+) -> DataFacts:
+    """What a suggestion is made from: counts, sizes, and what the images are like."""
+    counts, label = count_classes(benchmark), source_label(entry.name)
     if isinstance(entry, ArrayInfo) and entry.row_shape:
-        return f"{len(pictures)} rows of shape {list(entry.row_shape)}", []
+        about = f"{label}: {len(pictures)} rows of shape {list(entry.row_shape)}"
+        return DataFacts(entry.name, about, counts, shift)
     median = int(np.median([min(picture.width, picture.height) for picture in pictures]))
-    folder = isinstance(entry, FolderInfo)
-    side = (64 if median >= LARGE else 32) if folder else entry.side
-    return f"{len(pictures)} images, median side {median} pixels", [f"side = {side}"]
-
-
-def _quoted(text: str) -> str:
-    """A TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    about = f"{label}: {len(pictures)} images, median side {median} pixels"
+    traits = measure_traits(benchmark)
+    if isinstance(entry, FolderInfo):
+        side = suggested_side(median)
+        return DataFacts(entry.name, about, counts, shift, side, median, traits)
+    return DataFacts(entry.name, about, counts, shift, entry.side, traits=traits)
 
 
 GAP = 4  # white pixels between images
