@@ -10,9 +10,9 @@ from protofed.data.domain_shift import AccuracyDrop, DomainShift
 from protofed.data.image_traits import ImageTraits
 from protofed.data.spec_suggestion import (
     DataFacts,
+    conditions,
     format_suggestion,
     suggest_fields,
-    suggested_methods,
     suggested_side,
 )
 from protofed.spec.spec_parser import parse_experiment
@@ -47,7 +47,7 @@ def test_places_of_unlike_size_are_weighted_by_the_root() -> None:
     found = facts(LARGE_AND_SMALL, side=32)
     assert values(found)["weights"] == "sqrt"
     assert values(found)["training.batch"] == 16
-    assert suggested_methods(found) == ["fedavg", "fedlsa", "fpl", "fedga"]
+    assert conditions(found) == ("domain shift", "unequal sizes")
 
 
 def test_rare_classes_are_drawn_as_often() -> None:
@@ -81,10 +81,8 @@ def test_the_side_follows_that_of_the_files(median: int, side: int) -> None:
 
 
 def test_averaging_may_be_enough() -> None:
-    assert suggested_methods(facts(side=32)._replace(shift=shift(3.0))) == ["fedavg"]
-    assert suggested_methods(facts(side=32)._replace(shift=shift(30.0))) == [
-        *("fedavg", "fedlsa", "fpl")
-    ]
+    assert conditions(facts(side=32)._replace(shift=shift(3.0))) == ()
+    assert conditions(facts(side=32)._replace(shift=shift(30.0))) == ("domain shift",)
 
 
 @pytest.mark.parametrize("counts", [EVEN, LARGE_AND_SMALL, RARE])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,8 @@ from protofed.errors import count_noun
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from protofed.analysis.suggestion_trial import SuggestionTrial
+    from protofed.core.method import Condition
     from protofed.data.benchmark_info import BenchmarkInfo
     from protofed.data.diagnostics import Diagnosis, Finding
     from protofed.data.download import DataSource
@@ -260,11 +263,18 @@ def doctor_command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write a spec to start from, as TOML.")
     ] = None,
+    trial: Annotated[
+        bool,
+        typer.Option(
+            "--trial", help="Try the spec for about a minute on held-out training images."
+        ),
+    ] = False,
     as_json: JsonRecordOption = False,
 ) -> None:
     """Count images, find bad files and duplicates, measure the shift, and suggest a spec.
 
-    Findings are sorted by severity, each with what to do. The exit code is 0.
+    Findings are sorted by severity, each with what to do. The exit code is 0. With --trial the
+    suggestion is trained beside plain averaging, and plain averaging is suggested if it did better.
     """
     from protofed.data.diagnostics import diagnose_benchmark
     from protofed.errors import ProtofedError
@@ -274,7 +284,10 @@ def doctor_command(
             f"-o {out}: there is no folder {out.absolute().parent}; create it first"
         )
     found = diagnose_benchmark(path)
-    _print(found, as_json)
+    tried = _try(found) if trial and found.spec else None
+    if tried and tried.refuted:
+        found = found.plainer()
+    _print(found, as_json, tried)
     if out and found.spec:
         _write(out, found.spec)
     if as_json:
@@ -284,6 +297,19 @@ def doctor_command(
         typer.echo(f"\n{said}")
     elif found.spec:
         typer.echo(f"\nsuggested spec (-o FILE writes it):\n\n{found.spec}", nl=False)
+    if found.spec and found.conditions:
+        names = " ".join(_methods_to_compare(found.conditions))
+        typer.echo(f"\nprotofed compare {names} --seeds 3 --spec {out or 'FILE'}")
+
+
+def _methods_to_compare(conditions: Sequence[Condition]) -> list[str]:
+    """Plain averaging, then the methods that were made for what the data are like."""
+    from protofed.methods import METHODS
+    from protofed.spec.experiment_spec import Experiment
+    from protofed.spec.method_lookup import method_name
+
+    suited = [n for n, method in METHODS.items() if {*method.info.suits} & {*conditions}]
+    return [method_name(Experiment().method), *suited]
 
 
 def _write(out: Path, spec: str) -> None:
@@ -299,13 +325,33 @@ def _write(out: Path, spec: str) -> None:
     atomic_write(out, spec.encode())
 
 
-def _print(found: Diagnosis, as_json: bool) -> None:
+def _try(found: Diagnosis) -> SuggestionTrial:
+    """Train the suggestion and plain averaging for about a minute together."""
+    import tempfile
+    import tomllib
+
+    from protofed.analysis.suggestion_trial import try_suggestion
+
+    typer.echo("trying the suggested spec for about a minute ...", err=True)
+    with tempfile.TemporaryDirectory() as folder:
+        specs = tomllib.loads(found.spec), tomllib.loads(found.plain_spec)
+        return try_suggestion(*specs, Path(folder))
+
+
+def _print(found: Diagnosis, as_json: bool, tried: SuggestionTrial | None) -> None:
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        trial = {"trial": tried.to_dict()} if tried else {}
+        typer.echo(json.dumps({**found.to_dict(), **trial}, indent=2))
         return
     _print_counts(found)
     for number, finding in enumerate(found.findings, start=1):
         _print_finding(number, finding)
+    if tried:
+        from protofed.cli.output import print_document
+        from protofed.runtime.text_tables import TableDocument
+
+        typer.echo("")
+        print_document(TableDocument([tried.table()], [], notes=[tried.summary()]), "terminal")
 
 
 def _print_counts(found: Diagnosis) -> None:

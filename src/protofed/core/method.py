@@ -63,6 +63,10 @@ Ablations: TypeAlias = Mapping[str, Mapping[str, Any]]
 TunedFields: TypeAlias = Mapping[str, str]
 
 
+# What data may be like, where some method was made for it.
+Condition: TypeAlias = Literal["domain shift", "unequal sizes"]
+
+
 class MethodInfo(NamedTuple):
     """The paper behind a method, as tables, reports and model cards print it.
 
@@ -77,6 +81,7 @@ class MethodInfo(NamedTuple):
     link: str = ""
     family: str = "baseline"  # or "prototype", "drift", "aggregation", ...
     caveat: str = ""  # how the implementation differs, e.g. a reconstruction
+    suits: tuple[Condition, ...] = ()  # of data for which `data doctor` names it
 
 
 FIELDS = "Fields:"  # the heading above them in a docstring

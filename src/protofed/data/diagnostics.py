@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from protofed.core.method import Condition
 from protofed.data.array_folder import ArrayInfo
 from protofed.data.benchmark_info import Benchmark, BenchmarkInfo, Domain
 from protofed.data.benchmarks import benchmark_info, source_label
@@ -23,6 +24,7 @@ from protofed.data.image_traits import measure_traits
 from protofed.data.spec_suggestion import (
     UNEVEN,
     DataFacts,
+    conditions,
     format_suggestion,
     suggested_side,
 )
@@ -135,7 +137,7 @@ BY_COUNTS: tuple[tuple[Grade, str, str], ...] = (
     (
         "note",
         f"domains of which the largest has {LOPSIDED:g} times the smallest or more",
-        "clients are weighted by size: use weights = sqrt or equal, or compare with fedga",
+        "clients are weighted by size: use weights = sqrt or equal",
     ),
     (
         "note",
@@ -303,7 +305,8 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
 class Diagnosis(NamedTuple):
     """The result of `diagnose_benchmark`: counts, findings, domain shift, and a suggested spec.
 
-    `spec` is the text of a TOML file; it is empty if the folder could not be read at all.
+    `spec` is the text of a TOML file, and `plain_spec` one for plain averaging; both are empty if
+    the folder could not be read at all.
     """
 
     name: str
@@ -312,6 +315,12 @@ class Diagnosis(NamedTuple):
     shift: DomainShift | None
     spec: str  # TOML, a spec to start from
     examples: str = "images"  # or "rows": what was counted
+    plain_spec: str = ""  # TOML, without what goes beyond plain averaging
+    conditions: tuple[Condition, ...] = ()  # for which some methods were made
+
+    def plainer(self) -> Diagnosis:
+        """The same with the spec for plain averaging as the suggestion."""
+        return self._replace(spec=self.plain_spec)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
@@ -328,7 +337,7 @@ class Diagnosis(NamedTuple):
         }
         findings = [finding.to_dict() for finding in self.findings]
         plain = {"name": self.name, "counts": counts, "findings": findings}
-        return {**plain, "shift": shift, "spec": self.spec}
+        return {**plain, "shift": shift, "conditions": self.conditions, "spec": self.spec}
 
 
 def diagnose_benchmark(name: str) -> Diagnosis:
@@ -360,8 +369,15 @@ def diagnose_benchmark(name: str) -> Diagnosis:
         *count_findings(counts),
         *shift_findings(shift, len(counts)),
     ]
-    spec = format_suggestion(gather_facts(entry, benchmark, pictures, shift))
-    return Diagnosis(entry.name, counts, sort_findings(findings), shift, spec)
+    facts = gather_facts(entry, benchmark, pictures, shift)
+    return _with_suggestion(
+        Diagnosis(entry.name, counts, sort_findings(findings), shift, ""), facts
+    )
+
+
+def _with_suggestion(found: Diagnosis, facts: DataFacts) -> Diagnosis:
+    spec, plain = format_suggestion(facts), format_suggestion(facts, plain=True)
+    return found._replace(spec=spec, plain_spec=plain, conditions=conditions(facts))
 
 
 NO_PICTURES = Finding(
@@ -382,8 +398,8 @@ def _diagnose_rows(entry: ArrayInfo, benchmark: Benchmark) -> Diagnosis:
         *shift_findings(shift, len(counts)),
     ]
     found = sort_findings([*map(_of_rows, findings), NO_PICTURES])
-    spec = format_suggestion(gather_facts(entry, benchmark, rows, shift))
-    return Diagnosis(entry.name, counts, found, shift, spec, "rows")
+    facts = gather_facts(entry, benchmark, rows, shift)
+    return _with_suggestion(Diagnosis(entry.name, counts, found, shift, "", "rows"), facts)
 
 
 def _of_rows(finding: Finding) -> Finding:

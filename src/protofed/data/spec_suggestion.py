@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from protofed.core.method import Condition
 from protofed.data.domain_shift import DomainShift
 from protofed.data.image_traits import ImageTraits
 
@@ -123,27 +124,30 @@ def _augmentation(traits: ImageTraits | None) -> list[SuggestedField]:
     return found
 
 
-def suggested_methods(facts: DataFacts) -> list[str]:
-    """The methods to compare on these data: averaging first, then what their faults ask for."""
-    methods = ["fedavg"]
-    if facts.shift is None or facts.shift.word in ("moderate", "strong"):
-        methods += ["fedlsa", "fpl"]
-    if _weights(facts.sizes):
-        methods.append("fedga")
-    return methods
+def conditions(facts: DataFacts) -> tuple[Condition, ...]:
+    """What the data are like, where some methods were made for it; see `MethodInfo.suits`."""
+    shifted = facts.shift is None or facts.shift.word in ("moderate", "strong")
+    found: list[Condition] = ["domain shift"] if shifted else []
+    return (*found, "unequal sizes") if _weights(facts.sizes) else tuple(found)
 
 
-def format_suggestion(facts: DataFacts) -> str:
-    """The suggestion as a TOML file, with the reason of each field beside it."""
+BEYOND_AVERAGING = ("weights", "training.sampling", "augment.")  # how such fields begin
+
+
+def format_suggestion(facts: DataFacts, plain: bool = False) -> str:
+    """The suggestion as a TOML file, with the reason of each field beside it.
+
+    With `plain`, only what plain averaging needs: no weights, balancing or augmentation.
+    """
     word = facts.shift.word if facts.shift else "not measured"
-    methods = " ".join(suggested_methods(facts))
     lines = [
         f"# {facts.about}, shift between domains: {word}",
-        "# next: this file as the spec of `protofed run`, or of",
-        f"# `protofed compare {methods}`; fedbn only with a net that has batch norm",
+        "# next: this file as the spec of `protofed run` or `protofed compare`",
     ]
     section = ""
     for field in suggest_fields(facts):
+        if plain and field.path.startswith(BEYOND_AVERAGING):
+            continue
         table, _, name = field.path.rpartition(".")
         if table != section:
             lines += ["", f"[{table}]"]

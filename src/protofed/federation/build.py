@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -143,17 +143,7 @@ def build_federation(experiment: Experiment) -> Federation:
         server_site(experiment, _pixels(experiment, entry, parts), classes, first, nets[0], sizes),
         public=_shown([trains[name].take(rows).images for name, rows in public.items()]),
     )
-    sites = {
-        part.client: replace(
-            server,
-            id=part.client,
-            domain=part.domain,
-            net=nets[part.client % len(nets)],
-            train=trains[part.domain].take(part.rows),
-        )
-        for part in parts
-        if part.client in sizes
-    }
+    sites = client_sites(server, parts, nets, trains)
     if experiment.pooled:
         server, sites = pool_sites(server, sites)
     general = [Notice("data", text) for text in entry.general_notes]
@@ -198,6 +188,26 @@ def _pixels(
         held = {part.domain for part in parts if len(part.rows)}
         return entry.row_transform(sorted(held))
     return image_transform(experiment, entry.channel_statistics)
+
+
+def client_sites(
+    server: Site,
+    parts: Sequence[ClientPart],
+    nets: Sequence[Net],
+    trains: Mapping[str, ArrayDataset],
+) -> dict[ClientId, Site]:
+    """The site of each client that holds an image; several nets are given to them in turn."""
+    return {
+        part.client: replace(
+            server,
+            id=part.client,
+            domain=part.domain,
+            net=nets[part.client % len(nets)],
+            train=trains[part.domain].take(part.rows),
+        )
+        for part in parts
+        if len(part.rows)
+    }
 
 
 def pool_sites(server: Site, sites: Mapping[ClientId, Site]) -> tuple[Site, dict[ClientId, Site]]:

@@ -79,6 +79,7 @@ class FedGA(Method[FedGAServer, FedGAClient | None]):
         venue="CVPR",
         year=2023,
         family="aggregation",
+        suits=("unequal sizes",),
     )
     tuned: ClassVar[TunedFields] = {"step": "0.05..0.5"}
 

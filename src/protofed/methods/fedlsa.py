@@ -87,6 +87,7 @@ class FedLSA(Method[FedLSAServer, None]):
         venue="AAAI",
         year=2025,
         family="prototype",
+        suits=("domain shift",),
     )
     tuned: ClassVar[TunedFields] = {"lam": "0.1..1", "alpha": "0.1..1"}
 

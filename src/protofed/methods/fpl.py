@@ -55,6 +55,7 @@ class FPL(Method[ServerState, None]):
         venue="CVPR",
         year=2023,
         family="prototype",
+        suits=("domain shift",),
     )
     tuned: ClassVar[TunedFields] = {"tau": "log:0.02..0.5"}
 
