@@ -208,7 +208,7 @@ class Way:
 PACKAGE = "package/protofed"
 WAYS = {
     "the loss of a method in a file": Way("mine", "mine.py", "SCALE *", "2 * SCALE *", "mine.py"),
-    "the default of a field": Way("mine", "mine.py", "SCALE * self", "0.5 * self", "mine.py"),
+    "a factor of a sum": Way("mine", "mine.py", "SCALE * self", "0.5 * self", "mine.py"),
     "a constant in a module that it imports": Way(
         "mine", "mine_helper.py", "1.0", "3.0", "mine_helper.py"
     ),
@@ -551,6 +551,47 @@ def scaled(loss):
         print(result.history)
 """,
 )
+
+
+def test_a_new_default_of_a_field_is_another_experiment(place: Place) -> None:
+    before = place.scores("mine")
+    place.edit("mine.py", "power: float = 1.0", "power: float = 2.0")
+    refused = place.cli(*RUNS["mine"])
+    assert refused.returncode == 2
+    assert "runs/mine holds another experiment" in refused.stderr
+    assert place.scores("mine") == before
+
+
+SET_IN_MAIN = (
+    SCRIPT.split("if __name__")[0].replace("SCALE * F", "C * args.a * self.b * F")
+    + """
+if __name__ == "__main__":
+    from argparse import Namespace
+
+    data = protofed.Data(name="digits-mini", domains=("optical", "print"))
+    for factor, a, b in ((1, 1, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1)):
+        C, args, Typed.b = factor, Namespace(a=a), b
+        experiment = protofed.Experiment(
+            method=Typed(), net="moon-mlp", rounds=1, training=Training(epochs=1), data=data,
+            partition={"kind": "shares", "clients": 2, "samples": 9},
+        )
+        again = protofed.run(experiment, "runs/main", workers=0, stale="repeat", progress=False)
+        print(again.history)
+    args = Namespace(a=5)
+    protofed.run(experiment, "runs/main", workers=0, progress=False)
+"""
+)
+
+
+def test_what_only_the_main_block_of_a_script_sets_makes_another_number(place: Place) -> None:
+    (place.folder / "main.py").write_text(SET_IN_MAIN)
+    done = place.call("main.py")
+    first, *others, last = [line for line in done.stdout.splitlines() if line]
+    assert first == last
+    assert len(others) == 3
+    assert first not in others
+    assert done.returncode == 1
+    assert "changed since: main.py, args (set at run time)" in done.stderr
 
 
 def test_a_script_that_sets_a_constant_in_a_loop_gets_the_number_of_each_value(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +14,18 @@ from typing import Any
 import pytest
 
 from protofed.analysis.run_process import can_travel
+from protofed.core import method as core_method
+from protofed.core import model as core_model
+from protofed.core import training
 from protofed.errors import ProtofedError
 from protofed.experiment.runner import run
 from protofed.experiment.stale_code import StaleRunError, check_unchanged
+from protofed.methods import METHODS, fpl
 from protofed.methods.fedavg import FedAvg
-from protofed.spec.code_fingerprint import code_digests, set_at_run_time
+from protofed.ops.finch import finch_clusters
+from protofed.spec.code_fingerprint import changed_files, code_digests, set_at_run_time
 from protofed.spec.experiment_spec import Experiment
+from protofed.spec.method_lookup import find_method_class
 from protofed.spec.run_time_values import changed_values
 from protofed.spec.source_files import read_source
 from protofed.spec.spec_parser import parse_experiment
@@ -29,6 +37,7 @@ def smooth(loss):
 WARM = '''
 import math
 from dataclasses import dataclass as plain
+from enum import IntEnum
 from typing import ClassVar
 import torch.nn.functional as F
 from protofed.api import *
@@ -45,6 +54,10 @@ BRANCH = 2
 
 def weigh(loss):
     return loss / T
+
+
+class Level(IntEnum):
+    LOW = 1
 
 
 @plain
@@ -125,6 +138,87 @@ def experiment(module: ModuleType) -> Experiment:
         "rounds": 1,
     }
     return parse_experiment(raw).model_copy(update={"method": module.Warm()})
+
+
+def other_merge(self: Any, site: Any, server: Any, *rest: Any) -> Any:
+    return server
+
+
+HIDDEN: dict[str, tuple[Callable[[pytest.MonkeyPatch, Any], object], str]] = {
+    "a hook of another file that the class lacks": (
+        lambda patch, m: patch.setattr(type(m), "merge", other_merge, raising=False),
+        "warm_method:Warm.merge",
+    ),
+    "a hook of its own file that the class lacks": (
+        lambda patch, m: patch.setattr(
+            type(m), "merge", sys.modules["warm_method"].weigh, raising=False
+        ),
+        "warm_method:Warm.merge",
+    ),
+    "a value that the class lacks": (
+        lambda patch, m: patch.setattr(type(m), "extra", 3, raising=False),
+        "warm_method:Warm.extra",
+    ),
+    "a hook of one object": (
+        lambda patch, m: object.__setattr__(m, "loss", other_merge),
+        "Warm(), loss",
+    ),
+    "the training of the package": (
+        lambda patch, m: patch.setattr(
+            core_method, "fit_model", lambda *words: training.fit_model(*words)
+        ),
+        "protofed/core/method.py, fit_model",
+    ),
+    "a class of the package": (
+        lambda patch, m: patch.setattr(core_model.Net, "forward", other_merge),
+        "protofed/core/model.py, Net.forward",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_what_no_file_says_is_told(
+    case: str, warm: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, name = HIDDEN[case]
+    one = experiment(warm)
+    before = code_digests(one)
+    put(monkeypatch, one.method)
+    now = code_digests(one)
+    assert changed_files(before, now) == [f"{name} (set at run time)"]
+    assert set_at_run_time(now) == [name]
+
+
+def test_an_operation_that_was_replaced_under_a_method_is_told(
+    warm: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = experiment(warm).model_copy(update={"method": fpl.FPL()})
+    before = code_digests(one)
+    assert set_at_run_time(before) == []
+
+    @functools.wraps(finch_clusters)
+    def patched(*words: Any) -> Any:
+        return finch_clusters(*words)
+
+    monkeypatch.setattr(fpl, "finch_clusters", patched)
+    told_names = changed_files(before, code_digests(one))
+    assert told_names == ["protofed/methods/fpl.py, finch_clusters (set at run time)"]
+
+
+def test_an_older_file_moved_over_a_loaded_one_is_told(warm: ModuleType, tmp_path: Path) -> None:
+    one = experiment(warm)
+    older = tmp_path / "older.py"
+    older.write_text(WARM.replace("T = 1.0", "T = 9.0"))
+    os.utime(older, (1e9, 1e9))
+    older.replace(tmp_path / "warm_method.py")
+    with pytest.raises(ProtofedError, match="was edited after it was imported"):
+        code_digests(one)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_of_our_own_is_told(name: str, warm: ModuleType) -> None:
+    one = experiment(warm).model_copy(update={"method": find_method_class(name)()})
+    assert set_at_run_time(code_digests(one)) == []
 
 
 def test_no_old_number_comes_back_and_the_same_value_reads_its_own(

@@ -27,7 +27,7 @@ from protofed.runtime.import_times import imported_at, may_be_older, reloaded_at
 from protofed.runtime.module_files import MAIN, ModuleFile, find_module, is_installed
 from protofed.spec.experiment_spec import Experiment, SiteData
 from protofed.spec.method_lookup import method_class
-from protofed.spec.run_time_values import changed_values
+from protofed.spec.run_time_values import changed_values, digest_of_value, names_in_class
 from protofed.spec.source_files import (
     SourceFile,
     check_not_edited,
@@ -62,7 +62,8 @@ def code_digests(experiment: Experiment) -> dict[str, str]:
     remote = REMOTE_ENGINE if isinstance(experiment.data, SiteData) else ()
     found = {f"library {name}": version(name) for name in LIBRARIES}
     found |= _our_files((*LOCAL_ENGINE, *remote), ENGINE) | _our_files(["protofed.nets"], ())
-    found |= {name: _unreadable() for name in _replaced_hooks(experiment.method)}
+    for name, value in _put_into_classes(experiment.method):
+        found[name] = digest_of_value(value) or _unreadable()
     for module, names in _named_code(experiment).items():
         if module.split(".")[0] == "protofed":
             found |= _our_files([module], METHOD)
@@ -153,17 +154,31 @@ def _method_classes(method: AnyMethod) -> Iterator[type]:
             yield from _method_classes(value)
 
 
-def _replaced_hooks(method: AnyMethod) -> Iterator[str]:
-    """Functions that were put into a method's class at run time: no file tells what they do."""
+def _put_into_classes(method: AnyMethod) -> Iterator[tuple[str, object]]:
+    """What was put into a method or its classes at run time: no file tells of it."""
     for kind in _method_classes(method):
         home = find_module(kind.__module__)
+        if home is None or not home.readable:
+            continue
+        written = names_in_class(read_source(home.path), kind.__qualname__)
         for name, value in vars(kind).items():
-            inner = value.fget if isinstance(value, property) else value
-            function = inspect.unwrap(inner) if isinstance(inner, FunctionType) else None
-            if function is None or name.startswith("__") or home is None:
+            if name.startswith(("__", "_abc_")):
                 continue
-            if Path(function.__code__.co_filename).resolve() != home.path:
-                yield f"{kind.__module__}:{kind.__qualname__}.{name} {AT_RUN_TIME}"
+            added = written is not None and name not in written
+            if added or _is_from_elsewhere(value, home.path):
+                yield f"{kind.__module__}:{kind.__qualname__}.{name} {AT_RUN_TIME}", value
+    own = {field.name for field in dataclasses.fields(method)}
+    for name in sorted(vars(method).keys() - own):
+        yield f"{type(method).__qualname__}(), {name} {AT_RUN_TIME}", vars(method)[name]
+
+
+def _is_from_elsewhere(value: object, file: Path) -> bool:
+    """Whether a value is a function, or a property with one, of another file."""
+    inner = value.fget if isinstance(value, property) else value
+    if not isinstance(inner, FunctionType):
+        return False
+    function = inspect.unwrap(inner)
+    return Path(function.__code__.co_filename).resolve() != file
 
 
 def _check_current(kind: type) -> None:
@@ -191,8 +206,39 @@ def _our_files(roots: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
             source = read_source(module.path)
             check_not_edited(module.name, source)
             found[name] = source.digest
+            found |= {f"{name}, {part} {AT_RUN_TIME}": _unreadable() for part in _patches(module)}
             waiting += [find_module(n) for n in source.imports if _is_in(n, packages)]
     return found
+
+
+def _patches(module: ModuleFile) -> Iterator[str]:
+    """The names in a loaded module of ours that hold a function of somebody else's file.
+
+    The runner only calls what computes, so what replaces its functions does not count.
+    """
+    if module.name in LOCAL_ENGINE:
+        return
+    for name, value in vars(sys.modules.get(module.name, object)).items():
+        if _is_foreign(value):
+            yield name
+        elif isinstance(value, type) and value.__module__ == module.name:
+            own = vars(value).items()
+            yield from (f"{name}.{n}" for n, v in own if not n.startswith("__") and _is_foreign(v))
+
+
+def _is_foreign(value: object) -> bool:
+    """Whether a function, or one that it wraps, is neither of a file of ours nor of a library."""
+    while isinstance(value, FunctionType):
+        if _is_file_of_user(value.__code__.co_filename):
+            return True
+        value = getattr(value, "__wrapped__", None)
+    return False
+
+
+@cache
+def _is_file_of_user(name: str) -> bool:
+    file = Path(name).resolve()
+    return not (name.startswith("<frozen ") or HOME in file.parents or is_installed(file))
 
 
 def _is_in(name: str, packages: Sequence[str]) -> bool:

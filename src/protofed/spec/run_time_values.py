@@ -10,16 +10,25 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from enum import EnumMeta
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from protofed.spec.source_files import SourceFile
+from protofed.spec.source_files import SourceFile, is_main_block
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...))
+BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+DEFINITIONS = (type, FunctionType)  # whose text counts, except in the main block
 MISSING = object()
+
+
+def digest_of_value(value: object) -> str | None:
+    """A digest of plain data; None for anything else, such as a function."""
+    return _digest(value) if _is_plain(value) else None
 
 
 def changed_values(
@@ -31,7 +40,8 @@ def changed_values(
     has None in place of a digest. Told are constants, functions, attributes of classes, and names
     from other modules that the file binds once. Empty lists and dicts are there to be filled, and
     computed values are not known beforehand: they are not told. Of a script, which binds names
-    while it runs, the plain values of names in `mentioned` count as well.
+    while it runs, names in `mentioned` that it binds more than once or inside a block, such as a
+    loop or the block for ``__main__``, count as well.
     """
     tree = ast.parse(source.content)
     bound = Counter(_bound_names(tree.body))
@@ -40,9 +50,26 @@ def changed_values(
         names = set(_bound_names([statement]))
         if all(bound[name] == 1 for name in names):
             found |= _compare(statement, held, source.path)
-    for name in mentioned or ():
-        if bound[name] > 1 and _is_plain(held.get(name, MISSING)):
-            found[name] = _digest(held[name])
+    return found | _rebound(tree, bound, held, mentioned or ())
+
+
+def _rebound(
+    tree: ast.Module, bound: Mapping[str, int], held: Mapping[str, Any], mentioned: Iterable[str]
+) -> dict[str, str | None]:
+    """What a script holds now under names that it binds while it runs."""
+    blocks = [one for one in tree.body if isinstance(one, BLOCKS)]
+    in_block = set(_bound_names(blocks))
+    in_main = set(_bound_names(one for one in blocks if is_main_block(one)))
+    found: dict[str, str | None] = {}
+    for name in mentioned:
+        value = held.get(name, MISSING)
+        if _is_plain(value):
+            if bound[name] > 1 or name in in_block:
+                found[name] = _digest(value)
+        elif value is MISSING or isinstance(value, ModuleType):
+            continue
+        elif name in in_main or (name in in_block and not isinstance(value, DEFINITIONS)):
+            found[name] = None
     return found
 
 
@@ -66,7 +93,7 @@ def _compare_constant(statement: ast.stmt, held: Mapping[str, Any]) -> dict[str,
     value = held.get(target, MISSING)
     if repr(value) == repr(given[0]):
         return {}
-    return {target: _digest(value) if _is_plain(value) else None}
+    return {target: digest_of_value(value)}
 
 
 def _constant(statement: ast.stmt) -> tuple[str | None, tuple[object, ...]]:
@@ -91,6 +118,8 @@ def _compare_class(statement: ast.ClassDef, kind: object, file: Path) -> dict[st
     """The constants and functions in the body of a class that are others now."""
     if not isinstance(kind, type):
         return {} if statement.decorator_list else {statement.name: None}
+    if isinstance(kind, EnumMeta):  # which holds members in place of its constants
+        return {}
     found: dict[str, str | None] = {}
     own = vars(kind)
     for part in statement.body:
@@ -100,6 +129,17 @@ def _compare_class(statement: ast.ClassDef, kind: object, file: Path) -> dict[st
         elif isinstance(part, ast.Assign) or _is_class_variable(part):
             found |= _compare_constant(part, own)
     return {f"{statement.name}.{name}": digest for name, digest in found.items()}
+
+
+def names_in_class(source: SourceFile, qualname: str) -> set[str] | None:
+    """The names that the body of a class binds; None if the file has no such class."""
+    body: list[ast.stmt] = ast.parse(source.content).body
+    for part in qualname.split("."):
+        found = [one for one in body if isinstance(one, ast.ClassDef) and one.name == part]
+        if not found:
+            return None
+        body = [inner for one in found for inner in one.body]
+    return set(_bound_names(body))
 
 
 def _is_class_variable(statement: ast.stmt) -> bool:
@@ -116,7 +156,7 @@ def _compare_imported(statement: ast.ImportFrom, held: Mapping[str, Any]) -> dic
         given = vars(home).get(alias.name, MISSING)
         value = held.get(alias.asname or alias.name, MISSING)
         if MISSING not in (given, value) and value is not given:
-            found[alias.asname or alias.name] = _digest(value) if _is_plain(value) else None
+            found[alias.asname or alias.name] = digest_of_value(value)
     return found
 
 
@@ -156,6 +196,8 @@ def _is_plain(value: object) -> bool:
         return all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, Namespace | SimpleNamespace):  # as of a parsed command line
+        return _is_plain(vars(value))
     return isinstance(value, PLAIN)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+import symtable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,7 @@ class SourceFile(NamedTuple):
 
     path: Path
     content: bytes
-    changed: float  # when, in seconds
+    changed: float  # when its content or its place did, in seconds
     digest: str
     imports: tuple[str, ...]
 
@@ -36,7 +37,8 @@ class SourceFile(NamedTuple):
 def read_source(file: Path) -> SourceFile:
     """Read a Python file; one that has not changed since is read once."""
     found = file.stat()
-    return _read_source(file, found.st_mtime_ns, found.st_size)
+    # An older file moved over it keeps the time of its content, but not the time of its inode.
+    return _read_source(file, max(found.st_mtime_ns, found.st_ctime_ns), found.st_size)
 
 
 @lru_cache(maxsize=1024)
@@ -104,20 +106,27 @@ def script_digest(source: SourceFile, names: Collection[str]) -> str:
 
 
 def mentioned_names(source: SourceFile, names: Collection[str]) -> set[str]:
-    """All names in the classes and functions of a script on which some of its classes depend.
+    """The globals of the classes and functions of a script on which some of its classes depend.
 
     Statements that only have an effect, such as a loop that runs experiments, do not count.
     """
     kept = _dependencies(source, {name.split(".")[0] for name in names})
     defined = [one for one in kept if isinstance(one, Defined)]
-    nodes = [node for one in defined for node in ast.walk(one)]
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return used | {one.name for one in defined}
+    code = ast.unparse(ast.Module(list(defined), []))
+    return set(_globals(symtable.symtable(code, str(source.path), "exec")))
+
+
+def _globals(scope: symtable.SymbolTable) -> Iterator[str]:
+    """The names of a scope, and of those in it, that mean something in the module."""
+    outermost = scope.get_type() == "module"
+    yield from (s.get_name() for s in scope.get_symbols() if outermost or s.is_global())
+    for inner in scope.get_children():
+        yield from _globals(inner)
 
 
 def _dependencies(source: SourceFile, names: Collection[str]) -> list[ast.stmt]:
     """The statements of a script on which some of its names may depend."""
-    body = [one for one in ast.parse(source.content).body if not _is_main_block(one)]
+    body = [one for one in ast.parse(source.content).body if not is_main_block(one)]
     wanted, kept = set(names), set[int]()
     growing = True
     while growing:
@@ -148,7 +157,7 @@ def _is_print(call: ast.expr) -> bool:
     )
 
 
-def _is_main_block(statement: ast.stmt) -> bool:
+def is_main_block(statement: ast.stmt) -> bool:
     return (
         isinstance(statement, ast.If)
         and not statement.orelse
