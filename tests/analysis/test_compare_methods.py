@@ -115,6 +115,10 @@ def test_faults_are_as_friendly_as_on_the_command_line(tmp_path: Path) -> None:
         protofed.compare([FedAvg(), "fedavg"], runs=tmp_path)
     with pytest.raises(ProtofedError, match=r"training.lr: input should be"):
         protofed.compare(["fedavg"], settings={"training.lr": -1}, runs=tmp_path)
+    with pytest.raises(ProtofedError, match=r"give a list of methods, as \['fpl'\]"):
+        protofed.compare("fpl", runs=tmp_path)
+    with pytest.raises(ProtofedError, match="no seeds to run\ngive one or more, as `seeds=3`"):
+        protofed.compare(["fedavg"], seeds=0, runs=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -89,7 +89,7 @@ def test_runs_of_different_experiments_are_refused(
 ) -> None:
     (other,) = grid_cells(named_variants(["fpl"], {**SHARED, **change}), range(1), tmp_path)
     run(other.experiment, other.folder)
-    with pytest.raises(ProtofedError, match=f"differ in {word}"):
+    with pytest.raises(ProtofedError, match=f"differ in {word}\nchoose .* as with `where={word}"):
         check_comparable([read_record(grid[0].folder), read_record(other.folder)])
 
 

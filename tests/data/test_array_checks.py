@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -123,6 +123,7 @@ NAN[[3, 7], 1] = np.nan
 FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no pair": ({"a": np.zeros((4, 3))}, {}, "a: give a pair of examples and labels"),
     "no domain": ({}, {}, "no domains"),
+    "a list": (cast(Any, [(GOOD_X, GOOD_Y)]), {}, "give a dict of arrays by domain"),
     "nan": (
         {"a": (NAN, GOOD_Y)},
         {},
@@ -165,7 +166,7 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "standardize: images are not standardised",
     ),
     "lengths": ({"a": (GOOD_X, GOOD_Y[:9])}, {}, "a: y must be [10], one label per example"),
-    "float labels": ({"a": (GOOD_X, GOOD_Y / 2)}, {}, "labels must be whole numbers or texts"),
+    "float labels": ({"a": (GOOD_X, GOOD_Y / 2)}, {}, "convert it, as y.astype(int)"),
     "mixed labels": (
         {"a": (GOOD_X, GOOD_Y), "b": (GOOD_X, ["x", "y"] * 5)},
         {},

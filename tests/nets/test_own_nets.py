@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from protofed.core.model import ImageShape, Net, net_from_module
+from protofed.core.model import ArrayShape, ImageShape, Net, net_from_module
 from protofed.errors import ProtofedError
 from protofed.nets import build_net
 
@@ -108,6 +108,11 @@ def test_a_net_from_a_file_is_seeded_and_has_the_stated_parts(nets: str) -> None
 def test_what_is_no_net_is_told(nets: str, name: str, text: str) -> None:
     with pytest.raises(ProtofedError, match=f"(?s){text}"):
         build_net(f"{nets}:{name}", 4, IMAGE, seed=0)
+
+
+def test_a_net_for_images_says_what_rows_need(nets: str) -> None:
+    with pytest.raises(ProtofedError, match=r"shape \[7\](?s:.*)use shape.sizes"):
+        build_net(f"{nets}:good", 4, ArrayShape((7,)), seed=0)
 
 
 class Nested(nn.Module):

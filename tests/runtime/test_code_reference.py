@@ -97,6 +97,8 @@ WRONG = {
     "mine.py": "names no code",
     ":Mine": "names no code",
     "mine.py:": "names no code",
+    "mine.py:Mine:eps=0.3": "has settings, .*\n.*as `method.eps=0.3`",
+    "fpl:tau=1": "has settings, .*\n.*as `method.tau=1`",
     "a b:Mine": "names no code",
     "FOLDER/none.py:Mine": "there is no file",
     "FOLDER/good_five.py:Min": "did you mean 'Mine'",

@@ -82,6 +82,8 @@ def compare(
 
 def label_variants(methods: Sequence[AnyMethod | str], raw: Raw) -> list[GridVariant]:
     """One row per method; settings are named where a method occurs more than once."""
+    if isinstance(methods, str):
+        raise ProtofedError(f"give a list of methods, as ['{methods}'], not one text")
     if not methods:
         raise ProtofedError("no methods to compare; name at least one")
     rows = [
@@ -110,6 +112,8 @@ def compare_variants(
     If every run fails, that is an error. `baseline` is the label of a row, in any case, the first
     by default; if its runs failed there are no differences.
     """
+    if not seeds:
+        raise ProtofedError("no seeds to run", hint="give one or more, as <seeds=3>")
     cells = grid_cells(variants, seeds, runs)
     base = _baseline_label(baseline, variants)
     faults = play(cells)

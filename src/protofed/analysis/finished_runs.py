@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,8 +212,18 @@ def _same_spec(one: RunRecord, other: RunRecord, apart: set[str]) -> None:
     wrong = [name for name in wrong if name not in apart]
     if wrong:
         raise ProtofedError(
-            f"{_two(one, other)} cannot stand in one table: they differ in {', '.join(wrong)}"
+            f"{_two(one, other)} cannot stand in one table: they differ in {', '.join(wrong)}",
+            hint=_how_to_choose(one.experiment, other.experiment, apart),
         )
+
+
+def _how_to_choose(one: Experiment, other: Experiment, apart: Collection[str]) -> str:
+    """How to leave out one of two runs that cannot stand together."""
+    paths = [p for p in differing_fields([one, other]) if p.split(".")[0] not in apart]
+    value = one.flat_fields()[paths[0]] if paths else None
+    plain = isinstance(value, str | int | float) and not set(str(value)) & set("<>")
+    which = f"<where={paths[0]}={value}>" if plain else "<where>"
+    return f"choose runs that differ in method and seed only, as with {which}"
 
 
 def _same_partitions(records: Sequence[RunRecord]) -> None:

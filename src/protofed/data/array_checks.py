@@ -116,6 +116,11 @@ def check_arrays(
 
 def _check_domains(given: Mapping[str, object], test: Mapping[str, object]) -> None:
     """Raise for no domains, names that cannot be files, and test parts without training part."""
+    if not isinstance(given, Mapping):
+        raise ProtofedError(
+            'give a dict of arrays by domain, as {"north": (x, y), "south": (x, y)}, not '
+            f"{type(given).__name__}"
+        )
     if not given:
         raise ProtofedError("no domains: give arrays by the name of their domain")
     for name in given:
@@ -215,7 +220,10 @@ def _labels(where: str, given: Labels, count: int) -> Array:
     y = to_array(where, given)
     texts = y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat)
     if y.dtype.kind not in "biuUT" and not texts:
-        raise ProtofedError(f"{where}: labels must be whole numbers or texts, y is {y.dtype}")
+        raise ProtofedError(
+            f"{where}: labels must be whole numbers or texts, y is {y.dtype}\n"
+            "if its values are whole, convert it, as y.astype(int)"
+        )
     if y.shape != (count,):
         raise ProtofedError(
             f"{where}: y must be [{count}], one label per example of x, is {list(y.shape)}"

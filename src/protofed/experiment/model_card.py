@@ -231,12 +231,14 @@ def _repeat(folder: RunDir, experiment: Experiment, result: RunResult, world: Wo
         "Some replies were refused or some rounds failed (see events.jsonl), so a repetition may "
         "give other scores:"
         if incomplete
-        else "The same spec, torch and images give the same bits:"
+        else "The same spec, code, torch and images give the same bits:"
     )
+    version = escape_markdown(world.get("protofed", "?"))
+    code = f"code `{str(world['fingerprint'])[:8]}`; " if "fingerprint" in world else ""
     return [
         "## How to repeat it",
         "",
-        f"Spec digest `{result.digest}`; protofed {escape_markdown(world.get('protofed', '?'))} "
+        f"Spec digest `{result.digest}`; {code}protofed {version} "
         f"with {escape_markdown(versions)}. {promise}",
         "",
         f"    {printable_text(repeat_command(folder.path, experiment))}"

@@ -352,7 +352,10 @@ def require_varied_fields(
         raise ProtofedError(f"{kind}: the runs differ in nothing but method and seed\n{hint}")
     if len(paths) != count:
         words = f"{count} field{'s' * (count > 1)} must differ between runs of one method"
-        raise ProtofedError(f"{kind}: {words}, here {len(paths)}: {', '.join(paths)}\n{hint}")
+        raise ProtofedError(
+            f"{kind}: {words}, here {len(paths)}: {', '.join(paths)}\n{hint}",
+            hint="choose among the runs with <where>" if len(paths) > count else "",
+        )
     differing = differing_fields([record.experiment for record in records])
     others = [p for p in differing if p not in paths and not p.startswith(OWN)]
     if others:

@@ -104,6 +104,13 @@ def net_label(name: str) -> str:
     return parse_reference(name).label if is_reference(name) else name
 
 
+def _about_shape(shape: InputShape, fault: Exception) -> str:
+    """What to do where a net for images meets data that are none."""
+    if isinstance(shape, ImageShape) or "ArrayShape" not in str(fault):
+        return ""
+    return "\nthese data are no images: use shape.sizes, which every shape has"
+
+
 def _user_net(name: str, classes: int, shape: InputShape) -> Net:
     """A net from the user's own function, if its output has the right shapes."""
     builder = cast(Callable[[int, InputShape], object], find_net_builder(name))
@@ -115,7 +122,7 @@ def _user_net(name: str, classes: int, shape: InputShape) -> Net:
     except (AttributeError, RuntimeError, TypeError, ValueError) as fault:
         raise ProtofedError(
             f"net: {name} fails for {classes} classes and inputs of shape {list(shape.sizes)}: "
-            f"{type(fault).__name__}: {fault}"
+            f"{type(fault).__name__}: {fault}{_about_shape(shape, fault)}"
         ) from fault
     if features is not None and not torch.equal(features, out.z):
         raise ProtofedError(

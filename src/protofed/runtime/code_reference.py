@@ -82,6 +82,11 @@ def is_reference(name: str) -> bool:
 def parse_reference(text: str) -> CodeReference:
     """Read ``path/to/mine.py:Mine`` or ``package.module:Mine``; paths become absolute."""
     module, _, name = text.rpartition(":")
+    if "=" in name:
+        raise ProtofedError(
+            f"'{printable_text(text, 200)}' has settings, which do not belong to a name here",
+            hint=f"give them as fields of their own, as <method.{printable_text(name, 200)}>",
+        )
     if module.endswith(".py"):
         module = str(Path(module).expanduser().resolve())
     elif not all(part.isidentifier() for part in module.split(".")):
@@ -244,6 +249,8 @@ def load_user_code(name: str, group: str, access: CodeAccess) -> Any:
 
     `group` is the entry point group of the plugins; `access` says which code may be loaded.
     """
+    if name.endswith(".py"):
+        parse_reference(name)  # raises: it does not say what in the file is meant
     if is_reference(name):
         access.check(name)
         return load_reference(parse_reference(name))
