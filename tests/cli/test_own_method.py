@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from protofed.datasets import from_arrays
 from tests.cli.conftest import TINY, Cli
+from tests.data.tables import images, vectors
 
-PAGE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
+DOCS = Path(__file__).parents[2] / "docs"
 NETS = """
 from torch import nn
 from protofed.api import ImageShape, Net, net_from_module
@@ -40,24 +42,37 @@ def small(classes: int, image: ImageShape) -> Net:
 """
 
 
-def printed(name: str) -> str:
-    """The block of Python in the page that defines a class."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+ARRAYS = """
+rounds = 2
+[data]
+name = "{}"
+[training]
+epochs = 1
+"""
+
+
+def printed(name: str, page: str = "add-a-method.md") -> str:
+    """The block of Python in a page that defines a class."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     (block,) = [block for block in blocks if f"class {name}(" in block]
     return str(block)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """The user's folder: the two methods of the page, and a net."""
+    """The user's folder: the two methods and the net of the pages, another net, and arrays."""
     (tmp_path / "balanced.py").write_text(printed("Balanced"))
     (tmp_path / "steady.py").write_text(printed("Steady"))
     (tmp_path / "ownnet.py").write_text(NETS)
+    (tmp_path / "printednet.py").write_text(printed("SmallNet", "add-a-net.md"))
     (tmp_path / "tiny.toml").write_text(TINY)
+    for kind, given in (("vectors", vectors()), ("images", images())):
+        from_arrays(given, folder=tmp_path / kind)
+        (tmp_path / f"{kind}.toml").write_text(ARRAYS.format(kind))
     path = list(sys.path)
     yield tmp_path
     sys.path[:] = path
-    for name in ("balanced", "steady", "ownnet"):
+    for name in ("balanced", "steady", "ownnet", "printednet"):
         sys.modules.pop(name, None)
 
 
@@ -67,15 +82,29 @@ def only(pattern: str) -> Path:
 
 
 def image(path: Path) -> Path:
+    """A picture, or rows that fit the vectors."""
+    if path.suffix == ".npy":
+        np.save(path, np.random.default_rng(0).normal(size=(3, 6)))
+        return path
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
     return path
 
 
+OWN_NET = ("--net", "ownnet.py:small")
+PRINTED_NET = ("--net", "printednet.py:small")
 METHODS = {
-    "its state, extra and schema": ("steady.py:Steady", "Steady", "strength", ()),
-    "its loss and merge": ("balanced.py:Balanced", "Balanced", "power", ()),
-    "a net from a file": ("steady.py:Steady", "Steady", "strength", ("--net", "ownnet.py:small")),
+    "its state, extra and schema": ("steady.py:Steady", "Steady", "strength", "tiny", ()),
+    "its loss and merge": ("balanced.py:Balanced", "Balanced", "power", "tiny", ()),
+    "a net from a file": ("steady.py:Steady", "Steady", "strength", "tiny", OWN_NET),
+    "arrays of vectors": ("steady.py:Steady", "Steady", "strength", "vectors", ()),
+    "arrays of images and the printed net": (
+        "steady.py:Steady",
+        "Steady",
+        "strength",
+        "images",
+        PRINTED_NET,
+    ),
 }
 
 
@@ -87,16 +116,16 @@ METHODS = {
     ],
 )
 def test_the_printed_file_goes_through_every_command(cli: Cli, folder: Path, case: str) -> None:
-    name, label, field, net = METHODS[case]
-    shared = ("--spec", "tiny.toml", *net, "--workers", "0")
-    first = cli("compare", name, "--spec", "tiny.toml", *net, "--workers", "1", "--json")
+    name, label, field, data, net = METHODS[case]
+    shared = ("--spec", f"{data}.toml", *net, "--workers", "0")
+    first = cli("compare", name, *shared[:-1], "1", "--json")
     assert first.code == 0, first.err  # in a process that has to find the code too
     table = cli("compare", "fedavg", "fedprox", name, f"{name}:{field}=0.25", *shared, "--json")
     assert table.code == 0, table.err
     rows = json.loads(table.out)["rows"]
     assert [row["label"] for row in rows[-2:]] == [label, f"{label} ({field}=0.25)"]
 
-    run = cli("run", "--method", name, "--spec", "tiny.toml", *net, "--workers", "0", "--json")
+    run = cli("run", "--method", name, *shared, "--json")
     assert "already finished" in run.err, "compare and run mean the same experiment"
     (place,) = {json.loads(run.out)["folder"]}
     again = cli("run", "--method", name, *shared[:-1], "2", "--out", "twice", "--json")
@@ -104,7 +133,7 @@ def test_the_printed_file_goes_through_every_command(cli: Cli, folder: Path, cas
     scores = [Path(where, "scores.jsonl").read_bytes() for where in (place, "twice")]
     assert scores[0] == scores[1], "the same bits for 0 and 2 workers"
 
-    swept = cli("sweep", name, "--grid", f"method.{field}=0.1,0.25", *shared)
+    swept = cli("sweep", name, "--grid", f"method.{field}=0.1,0.25", *shared[:-1], "2")
     assert swept.code == 0, swept.err
     if label == "Steady":
         ablated = cli("ablate", name, *shared, "--json")
@@ -122,7 +151,7 @@ def test_the_printed_file_goes_through_every_command(cli: Cli, folder: Path, cas
     ):
         assert cli(*words).code == 0, words
     assert label in Path("page.html").read_text()
-    picture = image(folder / "new.png")
+    picture = image(folder / ("new.npy" if data == "vectors" else "new.png"))
     for kind in ("onnx", "safetensors"):
         assert cli("export", place, "--to", kind, "-o", f"model.{kind}").code == 0
     answers = [
