@@ -13,6 +13,7 @@ from protofed.core.model import ArrayShape, ImageShape, InputShape, Net, NetOutp
 from protofed.core.rng import stream_seed
 from protofed.errors import ProtofedError, require_known_name
 from protofed.nets.cnn import lsa_cnn, moon_cnn, moon_mlp, moon_resnet18, seproto_cnn, seproto_cnn2
+from protofed.nets.efficientnet import efficientnet_lite0
 from protofed.nets.mlp import mlp
 from protofed.nets.resnet import residual_net
 from protofed.runtime.code_reference import (
@@ -28,6 +29,7 @@ Builder = Callable[[int, ImageShape], Net]  # classes, images
 InitialWeights: TypeAlias = Literal["net", "torch"]  # by the net's own rule, or torch's for layers
 
 NETS: dict[str, Builder] = {
+    "efficientnet-lite0": efficientnet_lite0,
     "lsa-cnn": lsa_cnn,
     "mlp": mlp,
     "moon-cnn": moon_cnn,
