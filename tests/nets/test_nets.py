@@ -17,6 +17,7 @@ RESNET_BLOCKS = {
     "resnet18": (2, 2, 2, 2),
     "resnet34": (3, 4, 6, 3),
 }
+LARGE = ("resnet18-224", "resnet34-224")
 WIDTHS = {  # of the encoder's output and of z
     "efficientnet-lite0": (1280, 1280),
     "lsa-cnn": (512, 128),
@@ -25,6 +26,7 @@ WIDTHS = {  # of the encoder's output and of z
     "moon-mlp": (512, 256),
     "moon-resnet18": (512, 256),
     **dict.fromkeys(RESNET_BLOCKS, (512, 512)),
+    **dict.fromkeys(LARGE, (512, 512)),
     "seproto-cnn": (512, 512),
     "seproto-cnn2": (512, 512),
 }
@@ -145,7 +147,9 @@ def test_resnet_features_are_not_negative(name: str) -> None:
 def test_every_size_gives_finite_outputs_and_gradients(name: str, channels: int, side: int) -> None:
     image = ImageShape(channels, side)
     net = build_net(name, 7, image, seed=3)
-    count = 8 if name == "efficientnet-lite0" else 2  # its maps shrink to one pixel: batch norm of
+    count = (
+        8 if name in (*LARGE, "efficientnet-lite0") else 2
+    )  # their maps shrink to one pixel: batch norm of
     out = net(images(image, count))  # two numbers gives 1 and -1 whatever they are
     assert out.z.shape == (count, WIDTHS[name][1])
     assert out.logits.shape == (count, 7)

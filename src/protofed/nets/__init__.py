@@ -16,6 +16,7 @@ from protofed.nets.cnn import lsa_cnn, moon_cnn, moon_mlp, moon_resnet18, seprot
 from protofed.nets.efficientnet import efficientnet_lite0
 from protofed.nets.mlp import mlp
 from protofed.nets.resnet import residual_net
+from protofed.nets.timm_nets import TIMM, timm_builder
 from protofed.runtime.code_reference import (
     ANY_CODE,
     CodeAccess,
@@ -38,7 +39,9 @@ NETS: dict[str, Builder] = {
     "resnet10": partial(residual_net, (1, 1, 1, 1)),
     "resnet12": partial(residual_net, (2, 1, 1, 1)),
     "resnet18": partial(residual_net, (2, 2, 2, 2)),
+    "resnet18-224": partial(residual_net, (2, 2, 2, 2), large=True),
     "resnet34": partial(residual_net, (3, 4, 6, 3)),
+    "resnet34-224": partial(residual_net, (3, 4, 6, 3), large=True),
     "seproto-cnn": seproto_cnn,
     "seproto-cnn2": seproto_cnn2,
 }
@@ -88,6 +91,9 @@ def find_net_builder(name: str, access: CodeAccess = ANY_CODE) -> Builder:
     """
     if name in NETS:
         return NETS[name]
+    if name.startswith(TIMM):
+        access.check(name)
+        return timm_builder(name.removeprefix(TIMM))
     builder = load_user_code(name, PLUGINS, access)
     if builder is None:
         require_known_name("net", name, known_nets())
@@ -98,7 +104,12 @@ def find_net_builder(name: str, access: CodeAccess = ANY_CODE) -> Builder:
 
 def known_nets() -> list[str]:
     """The names of all nets for an error message, and how to name one's own."""
-    return [*NETS, *installed_plugins(PLUGINS), "or your own, as path/to/nets.py:build"]
+    return [
+        *NETS,
+        *installed_plugins(PLUGINS),
+        f"{TIMM}NAME",
+        "or your own, as path/to/nets.py:build",
+    ]
 
 
 def net_label(name: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ IMAGENET = "imagenet"  # the weights that a package brings for a net of ours
 MOST_BYTES = 2**32  # of a file
 COUNTER = "num_batches_tracked"  # of batch norm; older files lack it
 WRAPPERS = ("state_dict", "model")  # under which training scripts store the weights
+REFUSED = "UnpicklingError"  # of torch, where a file asks for more than tensors
 SHOWN = 3  # names in an error
 
 
@@ -149,13 +149,13 @@ def _read_pth(content: bytes, what: str) -> object:
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except ProtofedError:
         raise
-    except pickle.UnpicklingError as fault:
+    except Exception as fault:  # damaged bytes can fail in any way
+        if type(fault).__name__ != REFUSED:
+            raise ProtofedError(f"{what} is damaged: {_first_line(fault)}") from fault
         raise ProtofedError(
             f"{what} is damaged, or holds more than tensors; nothing of it was run\nif you trust "
             "it, load it in Python and store its state_dict() as .safetensors"
         ) from fault
-    except Exception as fault:  # damaged bytes can fail in any way
-        raise ProtofedError(f"{what} is damaged: {_first_line(fault)}") from fault
 
 
 def _first_line(fault: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Residual nets with a stem for small images; parts are named as torchvision names them."""
+"""Residual nets, with a stem for small or for large images; parts are named as in torchvision."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ WIDTH = 512  # of the encoder's output
 Blocks = tuple[int, int, int, int]  # how many in each of the four stages
 
 
-def residual_net(blocks: Blocks, classes: int, image: ImageShape) -> Net:
+def residual_net(blocks: Blocks, classes: int, image: ImageShape, large: bool = False) -> Net:
     """A residual net whose features are the output of its encoder, [B, 512].
 
     `blocks` gives the depth: ``(2, 2, 2, 2)`` is a ResNet-18. The head is what torchvision calls
-    ``fc``.
+    ``fc``. A `large` one is torchvision's own, for images of about 224 pixels.
     """
-    return Net(ResNet(image.channels, blocks), nn.Identity(), nn.Linear(WIDTH, classes), WIDTH)
+    encoder = ResNet(image.channels, blocks, large)
+    return Net(encoder, nn.Identity(), nn.Linear(WIDTH, classes), WIDTH)
 
 
 class ResNet(nn.Module):
     """A residual encoder: images [B, channels, side, side] to non-negative features [B, WIDTH].
 
-    The stem is a 3x3 convolution without stride or pooling, for images of about 32 pixels.
+    The stem is a 3x3 convolution without stride or pooling, for images of about 32 pixels; of a
+    `large` one, 7x7 with stride 2 and pooling.
     """
 
-    def __init__(self, channels: int, blocks: Blocks):
+    def __init__(self, channels: int, blocks: Blocks, large: bool = False):
         super().__init__()
         # 3x3 without stride or pooling: the stem made for 224 pixels would leave 1x1 maps at 32.
         self.conv1 = _conv3x3(channels, 64)
+        self.pool: nn.Module = nn.Identity()
+        if large:
+            self.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+            self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.bn1 = nn.BatchNorm2d(64)
         self.layer1 = _stage(blocks[0], 64, 64, stride=1)
         self.layer2 = _stage(blocks[1], 64, 128, stride=2)
@@ -40,7 +46,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.pool(F.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean((2, 3))
 
