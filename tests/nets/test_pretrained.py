@@ -83,10 +83,10 @@ def plain_resnet(weights: dict[str, Tensor], x: Tensor) -> Tensor:
         return F.conv2d(x, weights[f"{name}.weight"], stride=stride, padding=padding)
 
     def norm(x: Tensor, name: str) -> Tensor:
-        part = {
-            n: weights[f"{name}.{n}"] for n in ("running_mean", "running_var", "weight", "bias")
-        }
-        return F.batch_norm(x, **part)
+        mean, var, weight, bias = (
+            weights[f"{name}.{n}"] for n in ("running_mean", "running_var", "weight", "bias")
+        )
+        return F.batch_norm(x, mean, var, weight, bias)
 
     x = F.max_pool2d(norm(conv(x, "conv1", 2, 3), "bn1").relu(), 3, 2, 1)
     for stage in (1, 2, 3, 4):

@@ -65,6 +65,7 @@ class SeveralValues(PlainCommand):
 SET_ONLY = {
     *("initial_weights", "validation", "participation", "min_clients", "on_nonfinite"),
     *("evaluate_every", "threads", "device", "precision"),
+    *("pretrained", "pretrained_sha256", "train", "feature_views"),
 }
 
 

@@ -99,10 +99,24 @@ def _heading(experiment: Experiment) -> list[str]:
         f"A classifier of {_examples(experiment)}: the net {escape_markdown(nets)}, trained by "
         f"{escape_markdown(about.label)} in {count_noun(experiment.rounds, 'round')}. "
         f"The method: {escape_markdown(paper)}.",
+        *_beginning(experiment),
     ]
     return lines + (
         [f"Note on the method: {escape_markdown(about.caveat)}."] if about.caveat else []
     )
+
+
+def _beginning(experiment: Experiment) -> list[str]:
+    """With which weights the net began, and what of it was not trained."""
+    lines = []
+    if experiment.pretrained:
+        file = escape_markdown(experiment.pretrained_label)
+        lines += [f"It began with the weights {file}, SHA-256 `{experiment.pretrained_sha256}`."]
+    if experiment.train != "all":
+        what = {"head": "its head", "neck": "its neck and head"}.get(experiment.train)
+        what = what or f"head, neck and {experiment.train.replace('last:', 'the last ')} blocks"
+        lines += [f"Only {what} were trained; the other parts were frozen, and nobody sent them."]
+    return lines
 
 
 def _examples(experiment: Experiment) -> str:

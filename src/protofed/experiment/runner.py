@@ -50,6 +50,7 @@ from protofed.federation.build import (
 from protofed.federation.evaluation import Evaluation, evaluate_round
 from protofed.federation.notices import Notice
 from protofed.federation.round import Messages, run_round
+from protofed.federation.stored_features import with_stored_features
 from protofed.runtime.resources import tune_malloc
 from protofed.spec.code_fingerprint import code_digests, code_fingerprint, git_commits
 from protofed.spec.experiment_spec import Data, Experiment, SiteData
@@ -220,8 +221,9 @@ def start_early(
 
 def least_seconds(experiment: Experiment, rounds: int, images: int | None) -> float:
     """How long one core trains at least in some rounds over all clients' images; 0 if unknown."""
-    if images is None or not isinstance(experiment.data, Data):  # rows may be quicker by far
-        return 0.0
+    stored = bool(experiment.feature_views)
+    if images is None or stored or not isinstance(experiment.data, Data):
+        return 0.0  # rows and features may be quicker by far
     passes = rounds * experiment.method.epochs_per_round(experiment.training)
     return passes * experiment.participation * images * experiment.data.side**2 / FASTEST
 
@@ -343,7 +345,7 @@ def _local(
     known = rule.known_images(domains, left_out)
     pool = start_early(experiment, workers, rounds, clients, known)
     try:
-        federation = build_federation(experiment)
+        federation = with_stored_features(experiment, build_federation(experiment))
         sites, images = len(federation.sites), sum(federation.server.sizes.values())
         count = clients_per_round(experiment, sites)
         check_min_clients(experiment, count)

@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 
+from protofed.core.freezing import whole_net
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
 from protofed.core.model import ArrayShape, ImageShape, InputShape, Model, Net
@@ -146,14 +147,16 @@ class ModelMetadata(BaseModel):
 
 
 def portable_spec(experiment: Experiment) -> dict[str, Any]:
-    """The spec of an experiment without the path of a folder of images or arrays.
+    """The spec of an experiment without the paths of images, arrays, and a file of weights.
 
-    Only the last part of the path stays, so an exported file does not reveal the user's folders.
+    Only the last part of a path stays, so an exported file does not reveal the user's folders.
     """
     spec = experiment.to_dict()
     data = experiment.data
     if not isinstance(data, SiteData) and data.name != data.label:
         spec["data"]["name"] = f"./{data.label}"
+    if experiment.pretrained:
+        spec["pretrained"] = experiment.pretrained_label
     return spec
 
 
@@ -227,9 +230,10 @@ def load_weights(
     inputs: Sequence[Tensor],
     protos: Prototypes | None,
 ) -> InferenceModule:
-    """A copy of a site's net with a model's weights, as a module."""
-    net = copy.deepcopy(site.net)
-    net.load_state_dict({**model.weights, **model.buffers}, strict=True)
+    """A copy of a site's net with a model's weights, and with its frozen parts, as a module."""
+    trained = copy.deepcopy(site.net)
+    trained.load_state_dict({**model.weights, **model.buffers}, strict=True)
+    net = whole_net(trained)
     net.requires_grad_(False)
     net.precision = "float32"  # for every machine, whatever it was trained in
     table = {"prototypes": protos.vectors} if protos else {}

@@ -91,7 +91,9 @@ def _rebuilt(
         raise ProtofedError(fault.args[0], hint=own if foreign else fault.hint) from fault
     if experiment.data.input_shape != facts.input_shape:
         raise ValueError(f"{facts.input_name} of shape {list(facts.input_shape.sizes)}")
-    nets = build_nets(experiment, len(facts.classes))
+    # The file holds all weights: none is taken from elsewhere, and none is frozen.
+    whole = {"pretrained": None, "pretrained_sha256": None, "train": "all"}
+    nets = build_nets(experiment.model_copy(update=whole), len(facts.classes))
     net = nets[(facts.client or 0) % len(nets)]
     site = Site(
         id=SERVER,

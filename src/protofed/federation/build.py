@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from protofed.core.model import Net, supports_bfloat16
+from protofed.core.freezing import freeze
+from protofed.core.model import ArrayShape, InputShape, Net, supports_bfloat16
 from protofed.core.rng import stream_seed
 from protofed.core.site import NO_IMAGES, SERVER, ArrayDataset, ClientId, PixelTransform, Site
 from protofed.data.array_folder import ArrayInfo
@@ -34,6 +35,7 @@ from protofed.federation.notices import Notice, data_notes, left_out_note, metho
 from protofed.methods import METHODS
 from protofed.nets import build_net
 from protofed.nets.onednn_linear import use_onednn_linear
+from protofed.nets.pretrained import load_pretrained
 from protofed.spec.experiment_spec import ArrayData, Experiment, SiteData
 
 
@@ -128,7 +130,7 @@ def build_federation(experiment: Experiment) -> Federation:
     All of it depends on the experiment alone, so two calls give the same federation. Raises a
     `ProtofedError` if no client would hold an image.
     """
-    entry, benchmark = _images(experiment)
+    entry, benchmark = experiment_images(experiment)
     left_out = experiment.leave_out
     dealt = partition_clients(experiment.partition, benchmark, experiment.seed, left_out)
     public = _public(experiment, benchmark, dealt)
@@ -152,7 +154,7 @@ def build_federation(experiment: Experiment) -> Federation:
     return Federation(benchmark, parts, public, server, sites, tests, notices)
 
 
-def _images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
+def experiment_images(experiment: Experiment) -> tuple[BenchmarkInfo, Benchmark]:
     """The experiment's images; refused if the data on disk have another revision."""
     data = experiment.data
     if isinstance(data, SiteData):
@@ -242,15 +244,8 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
 
     Client c uses net c modulo their number. Nets that the method cannot combine are refused.
     """
-    image, method = experiment.data.input_shape, experiment.method
-    names, built = experiment.nets, dict[str, Net]()
-    for name in dict.fromkeys(names):
-        net = build_net(name, classes, image, experiment.seed, experiment.initial_weights)
-        with torch.random.fork_rng():
-            torch.manual_seed(stream_seed(experiment.seed, "adapt"))
-            built[name] = method.adapt(net, image)
-        built[name].set_precision(experiment.precision, image)
-        use_onednn_linear(built[name])
+    names, method = experiment.nets, experiment.method
+    built = {name: _build_net(experiment, name, classes) for name in dict.fromkeys(names)}
     nets = [built[name] for name in names]
     if len(set(names)) > 1 and "equal nets" in method.needs:
         others = ", ".join(n for n, other in METHODS.items() if "equal nets" not in other().needs)
@@ -266,6 +261,30 @@ def build_nets(experiment: Experiment, classes: int) -> list[Net]:
             f"\nchoose nets whose features agree"
         )
     return nets
+
+
+def _build_net(experiment: Experiment, name: str, classes: int) -> Net:
+    """A net that is pre-trained, frozen and adapted as the experiment says.
+
+    A method is given the net after its parts were frozen, so what it adds is always trained. If it
+    is to be trained on stored features, it is given a net that takes these.
+    """
+    image: InputShape = experiment.data.input_shape
+    net = build_net(name, classes, image, experiment.seed, experiment.initial_weights)
+    if experiment.pretrained and experiment.pretrained_sha256:
+        load_pretrained(net, name, experiment.pretrained, experiment.pretrained_sha256)
+    freeze(net, experiment.train)
+    encoder, stored = net.encoder, bool(experiment.feature_views)
+    if stored:
+        net.encoder = nn.Identity()
+    with torch.random.fork_rng():
+        torch.manual_seed(stream_seed(experiment.seed, "adapt"))
+        adapted = experiment.method.adapt(net, ArrayShape((net.width,)) if stored else image)
+    if stored:
+        adapted.encoder = encoder
+    adapted.set_precision(experiment.precision, image)
+    use_onednn_linear(adapted)
+    return adapted
 
 
 UNUSED_MOST = 1000  # images of a domain; more would cost time and say little more

@@ -17,7 +17,7 @@ import torch
 from protofed.core.model import Net
 from protofed.core.reply_validation import FRAME
 from protofed.core.serialization import unpack_tree
-from protofed.core.site import ArrayDataset, ClientId, Site, holdout_size
+from protofed.core.site import SERVER, ArrayDataset, ClientId, Site, holdout_size
 from protofed.data.benchmark_info import Benchmark, Domain
 from protofed.data.folder_images import FolderInfo
 from protofed.data.partition import ClientPart, ClientPartRecord
@@ -36,6 +36,7 @@ from protofed.federation.build import (
     server_site,
 )
 from protofed.federation.notices import Notice, left_out_note, method_warnings
+from protofed.federation.stored_features import store_features
 from protofed.runtime.code_reference import parse_reference
 from protofed.runtime.json_files import (
     parse_json_object,
@@ -240,7 +241,8 @@ def site_place(
     nets = build_nets(experiment, len(classes))
     server = _server(experiment, len(classes), nets[0], sizes)
     if own.name not in ids:
-        return SitePlace(server, None, own.test if experiment.validation is None else own.train)
+        test = own.test if experiment.validation is None else own.train
+        return _on_features(experiment, SitePlace(server, None, test))
     client = ids[own.name]
     every = ClientPart(client, own.name, torch.arange(len(own.train)))
     alone = Benchmark(experiment.data.label, tuple(classes), (own,))
@@ -252,7 +254,17 @@ def site_place(
         net=nets[client % len(nets)],
         train=own.train.take(part.rows),
     )
-    return SitePlace(server, site, tests[own.name])
+    return _on_features(experiment, SitePlace(server, site, tests[own.name]))
+
+
+def _on_features(experiment: Experiment, place: SitePlace) -> SitePlace:
+    """The same place with stored features for images, if the experiment asks for them."""
+    if not experiment.feature_views:
+        return place
+    everyone = {site.id: site for site in (place.server, place.own) if site}
+    sites, tests = store_features(experiment, everyone, {"": place.test})
+    own = sites[place.own.id] if place.own else None
+    return SitePlace(sites[SERVER], own, tests[""])
 
 
 MOST_IMAGES = 10**9

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from protofed.core.model import Model, Net, NetOutput
+from protofed.core.freezing import whole_net
+from protofed.core.model import Model, Net, NetOutput, model_from_net
 from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset
 from protofed.core.training import torch_threads
@@ -180,7 +181,8 @@ def explain_image(run: TrainedRun, picture: ExampleImage) -> HeatMap:
     scores = run.scores(picture.data)
     with torch_threads(run.experiment.threads):
         x = site.pixels.normalize(picture.data.images)
-        (heat,) = grad_cam(site.net, model, x, scores.argmax(1))
+        net = whole_net(site.net)
+        (heat,) = grad_cam(net, model_from_net(net) | model, x, scores.argmax(1))
     return HeatMap(scores[0].softmax(0), heat)
 
 

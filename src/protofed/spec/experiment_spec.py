@@ -30,6 +30,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
+from protofed.core.freezing import HEAD, freezes_encoder, is_train_rule
 from protofed.core.method import AnyMethod
 from protofed.core.model import ArrayShape, ImageShape, Precision
 from protofed.core.site import ClientWeights
@@ -51,6 +52,7 @@ from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.nets import NETS, InitialWeights, find_net_builder, known_nets, net_label
 from protofed.nets import PLUGINS as NET_PLUGINS
+from protofed.nets.pretrained import IMAGENET, weights_sha256
 from protofed.runtime.code_reference import (
     ANY_CODE,
     CodeAccess,
@@ -345,6 +347,8 @@ LATER_FIELDS: Mapping[str, object] = {
     "training.sampling": "shuffle",
     "training.class_weights": "none",
     **{f"augment.{name}": value for name, value in asdict(Augmentation()).items()},
+    "train": "all",
+    "feature_views": 0,
 }
 FORMER_FIELDS = {"conv": "direct"}  # with the only value that is left; still part of digests
 ALTERNATIVES = ({"share", "samples"}, {"alpha", "beta"})  # two ways to say one thing
@@ -371,6 +375,20 @@ def _net(given: object, access: CodeAccess) -> str:
         raise unknown_name_error(name, known_nets())
     find_net_builder(name, access)
     return name
+
+
+def _as_tuple(nets: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (nets,) if isinstance(nets, str) else nets
+
+
+def _sha256_of(net: str | tuple[str, ...], pretrained: str | None) -> str | None:
+    return None if pretrained is None else weights_sha256(_as_tuple(net)[0], pretrained)
+
+
+def _train_rule(given: str) -> str:
+    if not is_train_rule(given):
+        raise ValueError("must be all, neck, head, or last: and a number of blocks, as last:2")
+    return given
 
 
 def _builder_name(given: Callable[..., object]) -> str:
@@ -445,6 +463,10 @@ class Experiment(SpecSection):
         method: a method, its name, or a table of its name and fields
         net: the net of all clients, or several that they take in turn; default: the benchmark's
         initial_weights: by the "net"'s own rule, or "torch"'s default for every layer
+        pretrained: a file of weights to start from, or "imagenet"
+        pretrained_sha256: of that file, set by protofed
+        train: what of the net: "all", "neck" and head, "head" alone, or also the "last:N" blocks
+        feature_views: of each image, from which a frozen encoder's features are taken only once
         partition: which client holds which images; default: the benchmark's
         public: images that everybody may see, for methods that need them
         pooled: one client holds the images of all: no federation, but what it is measured against
@@ -473,6 +495,14 @@ class Experiment(SpecSection):
         default_factory=lambda done: done["data"].default_net
     )  # of all clients; or a list, which the clients take in turn
     initial_weights: InitialWeights = "net"  # or torch's default for every layer
+    pretrained: str | None = None  # a file of weights for encoder and neck, or "imagenet"
+    pretrained_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default_factory=lambda done: _sha256_of(done["net"], done["pretrained"])
+    )  # of that file, which the digest holds in place of its path
+    train: Annotated[str, AfterValidator(_train_rule)] = "all"  # what of the net
+    feature_views: int = Field(
+        default=0, ge=0, le=100, strict=True
+    )  # 0: a frozen encoder computes anew in every batch
     partition: Partition = Field(default_factory=lambda done: done["data"].default_partition)
     pooled: bool = Field(default=False, strict=True)  # one client holds the images of all
     public: PublicImages | None = Field(
@@ -529,6 +559,16 @@ class Experiment(SpecSection):
                 )
         return {name: value for name, value in given.items() if name not in FORMER_FIELDS}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _opens_no_file_for_others(cls, given: object, info: ValidationInfo) -> object:
+        """Refuse a file of weights without its SHA-256 in a spec from somebody else."""
+        if code_access(info).allowed is None or not isinstance(given, Mapping):
+            return given
+        if given.get("pretrained", IMAGENET) != IMAGENET and not given.get("pretrained_sha256"):
+            raise ProtofedError("pretrained_sha256: is required beside pretrained")
+        return given
+
     @field_validator("data", mode="before")
     @classmethod
     def _by_name(cls, given: object) -> object:
@@ -567,6 +607,39 @@ class Experiment(SpecSection):
         if pooled and isinstance(info.data.get("net"), tuple):
             raise ValueError("one client has one net: name one")
         return pooled
+
+    @field_validator("pretrained")
+    @classmethod
+    def _weights_of_one_net(cls, given: str | None, info: ValidationInfo) -> str | None:
+        """The full path of a file; a spec from somebody else never makes a site open one."""
+        if given is None or "net" not in info.data:
+            return given
+        if len(set(_as_tuple(info.data["net"]))) > 1:
+            raise ValueError("clients have different nets, and a file holds weights of one")
+        if given == IMAGENET:
+            return given
+        if isinstance(info.data.get("data"), SiteData):
+            raise ValueError(
+                f"in a federation files of weights do not travel: only {IMAGENET}, which every "
+                "site has installed"
+            )
+        return str(Path(given).expanduser().resolve())
+
+    @field_validator("pretrained_sha256")
+    @classmethod
+    def _of_a_file(cls, given: str | None, info: ValidationInfo) -> str | None:
+        if given and not info.data.get("pretrained", given):
+            raise ValueError("there is no file of pretrained weights: leave it out")
+        return given
+
+    @field_validator("feature_views")
+    @classmethod
+    def _of_a_frozen_encoder(cls, views: int, info: ValidationInfo) -> int:
+        if views and not freezes_encoder(info.data.get("train", HEAD)):
+            raise ValueError("the encoder must be frozen: set train to neck or head")
+        if views and len(set(_as_tuple(info.data.get("net", "")))) > 1:
+            raise ValueError("clients have different nets, whose features differ: write 0")
+        return views
 
     @field_validator("leave_out")
     @classmethod
@@ -631,12 +704,17 @@ class Experiment(SpecSection):
     @property
     def nets(self) -> tuple[str, ...]:
         """The names of the nets, one for all clients or several that they take in turn."""
-        return (self.net,) if isinstance(self.net, str) else self.net
+        return _as_tuple(self.net)
 
     @property
     def net_labels(self) -> tuple[str, ...]:
         """The names of the nets for people: without the folders of the user's own files."""
         return tuple(net_label(name) for name in self.nets)
+
+    @property
+    def pretrained_label(self) -> str:
+        """The file of weights for people, without its folders; "" if there is none."""
+        return Path(self.pretrained or "").name
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved spec as plain data, ready for JSON; what is not set is left out.
@@ -665,6 +743,7 @@ class Experiment(SpecSection):
         plain = {**self.to_dict(), **FORMER_FIELDS}
         if not isinstance(self.data, SiteData):
             plain["data"]["name"] = self.data.label
+        plain.pop("pretrained", None)  # its SHA-256 says which weights
         plain["method"] = without_folders(plain["method"])
         plain["net"] = self.net_labels[0] if isinstance(self.net, str) else list(self.net_labels)
         text = json.dumps(plain, sort_keys=True)
