@@ -390,5 +390,33 @@ def _print_finding(number: int, finding: Finding) -> None:
     typer.echo(f"   -> {finding.advice}")
 
 
+def embed_command(
+    data: Annotated[str, typer.Argument(help="Benchmark, or folder of images.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the arrays.")],
+    net: Annotated[
+        str, typer.Option(help="Net whose encoder gives the features.")
+    ] = "efficientnet-lite0",
+    pretrained: Annotated[str, typer.Option(help="File of its weights, or imagenet.")] = "imagenet",
+    side: Annotated[
+        int | None, typer.Option(min=8, max=512, help="Pixels of a side; default: the data's.")
+    ] = None,
+    channels: Annotated[int, typer.Option(min=1, max=3, help="1 or 3, of the net's input.")] = 3,
+) -> None:
+    """Compute the features of all images once, and store them as data of their own.
+
+    The folder is then the data of a run: `protofed run --data FOLDER`.
+    """
+    from protofed.federation.stored_features import embed_data
+    from protofed.spec.spec_parser import parse_experiment
+
+    seen = {"name": data, "channels": channels, **({"side": side} if side else {})}
+    start = {"net": net, "pretrained": pretrained, "train": "head", "feature_views": 1}
+    pack = embed_data(parse_experiment({"data": seen, **start}), out)
+    for name, domain in pack.meta.domains.items():
+        typer.echo(f"{name}: {domain.train} to train, {domain.test} to test")
+    typer.echo(f"rows of {' x '.join(map(str, pack.meta.shape))} numbers in {pack.place}")
+
+
 data_app.command("doctor", cls=PlainCommand)(doctor_command)
+data_app.command("embed", cls=PlainCommand)(embed_command)
 data_app.command("get", cls=PlainCommand)(get_command)
