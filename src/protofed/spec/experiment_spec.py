@@ -468,8 +468,8 @@ class Experiment(SpecSection):
         train: what of the net: "all", "neck" and head, "head" alone, or also the "last:N" blocks
         feature_views: of each image, from which a frozen encoder's features are taken only once
         partition: which client holds which images; default: the benchmark's
-        public: images that everybody may see, for methods that need them
         pooled: one client holds the images of all: no federation, but what it is measured against
+        public: images that everybody may see, for methods that need them
         leave_out: a domain whose images nobody trains on; it is scored as unseen
         validation: score on training images instead of test images: a share of each client's, or
             the "unused" ones, which no client holds
