@@ -7,7 +7,14 @@ from collections import Counter
 import pytest
 
 from protofed.core.method import AnyMethod
-from protofed.core.metrics import MAIN, CorrectCount, count_correct, merge_counts
+from protofed.core.metrics import (
+    MAIN,
+    CorrectCount,
+    CountedPart,
+    count_correct,
+    count_part,
+    merge_counts,
+)
 from protofed.core.site import ArrayDataset
 from protofed.methods.fedgh import FedGH
 from protofed.methods.fedproto import FedProto
@@ -33,6 +40,13 @@ def test_counts_are_those_of_a_loop_over_images(method: AnyMethod) -> None:
     found = count_correct(method, site, product, state, test)
     assert {name: count.correct for name, count in found.items()} == slow
     assert {count.total for count in found.values()} == {23}
+    answers = found[MAIN].answers
+    assert answers is not None
+    assert sum(answers.hits) == slow[MAIN]
+    assert answers.images == tuple(test.labels.bincount(minlength=site.classes).tolist())
+    assert answers.features[0] == site.net.features
+    assert answers.features[2] == 23
+    assert {count.answers for name, count in found.items() if name} <= {None}
 
 
 def test_the_counts_of_parts_make_the_count_of_the_whole() -> None:
@@ -40,11 +54,11 @@ def test_the_counts_of_parts_make_the_count_of_the_whole() -> None:
     site, state = played.sites[0], played.states[0]
     product = FedProto().publish(played.server)
 
-    def score(part: ArrayDataset) -> dict[str, CorrectCount]:
-        return count_correct(FedProto(), site, product, state, part)
+    def count(part: ArrayDataset) -> CountedPart:
+        return count_part(FedProto(), site, product, state, part)
 
-    parts = [score(test.slice(first, first + 7)) for first in range(0, 20, 7)]
-    assert merge_counts(parts) == score(test)
+    parts = [count(test.slice(first, first + 7)) for first in range(0, 20, 7)]
+    assert merge_counts(parts) == count_correct(FedProto(), site, product, state, test)
 
 
 def test_accuracy_is_in_per_cent_and_unknown_without_images() -> None:

@@ -29,7 +29,7 @@ import torch
 from protofed.core import tree
 from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod, C, Method, S
-from protofed.core.metrics import CorrectCounts, count_correct, merge_counts
+from protofed.core.metrics import CorrectCounts, CountedPart, count_part, merge_counts
 from protofed.core.site import SCAN_BATCH, SERVER, ArrayDataset, ClientId, RoundContext, Site
 from protofed.engines.engine import try_training
 from protofed.engines.local_engine import LocalEngine
@@ -142,13 +142,13 @@ class ScoreTask:
     first: int
     last: int
 
-    def do(self, given: TaskInput, worker: WorkerContext) -> CorrectCounts:
+    def do(self, given: TaskInput, worker: WorkerContext) -> CountedPart:
         rows = worker.tests[self.test].slice(self.first, self.last)
-        return count_correct(
+        return count_part(
             worker.method, worker.sites[self.client], given.received, given.state, rows
         )
 
-    def take(self, answer: CorrectCounts, up: SharedTreeBuffer) -> CorrectCounts:
+    def take(self, answer: CountedPart, up: SharedTreeBuffer) -> CountedPart:
         return answer
 
 
@@ -463,7 +463,7 @@ class WorkerEngine(LocalEngine[S, C]):
             for first in range(0, max(1, len(test)), CHUNK)
         ]
         parts = dict(self._run_tasks(tasks, dict.fromkeys(who, received)))
-        by_test: dict[tuple[ClientId, str], list[CorrectCounts]] = {}
+        by_test: dict[tuple[ClientId, str], list[CountedPart]] = {}
         for number, task in enumerate(tasks):
             by_test.setdefault((task.client, task.test), []).append(parts[number])
         return {

@@ -111,7 +111,7 @@ def check_response(answer: object, question: Question) -> SiteResponse:
 
 def counts_to_json(counts: CorrectCounts) -> str:
     """Right answers and test images of each predictor as JSON: ``{"": [17, 20]}``."""
-    return json.dumps(counts)
+    return json.dumps({name: [count.correct, count.total] for name, count in counts.items()})
 
 
 def counts_from_json(text: str, images: int) -> CorrectCounts:
