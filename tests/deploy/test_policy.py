@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protofed.core import tree
+from protofed.core.answer_counts import reduce_tally, tally_answers
 from protofed.core.message import Failure, Message
 from protofed.core.method import AnyMethod
+from protofed.core.metrics import CorrectCount
 from protofed.core.prototypes import Prototypes
 from protofed.core.reply_validation import ReplyTemplate, rejection_reason
 from protofed.core.site import ClientId, RoundContext
@@ -166,6 +168,16 @@ def test_what_a_policy_allows() -> None:
     assert SitePolicy(methods=()).allows("fedavg", 1) is not None
 
 
+def test_answers_counted_by_class_stay_where_the_policy_says_so() -> None:
+    y = torch.arange(6) % 3
+    answers = reduce_tally(tally_answers(torch.eye(3)[y], y))
+    counts = {"": CorrectCount(6, 6, answers), "other": CorrectCount(2, 6)}
+    assert SitePolicy().filtered_counts(counts) == counts
+    bare = {"": CorrectCount(6, 6), "other": CorrectCount(2, 6)}
+    assert SitePolicy(send_answers=False).filtered_counts(counts) == bare
+    assert SitePolicy(send_counts=False).filtered_counts(counts) == bare  # they count classes, too
+
+
 def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('methods = ["fpl"]\nmin_examples = 20\nsend_counts = false\nmax_rounds = 50\n')
@@ -181,10 +193,14 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     tight = SitePolicy(methods=(), max_rounds=1, max_runs_per_day=1, max_scores=1, max_memory_gb=8)
     assert tight.describe()[0] == "runs: no method; up to 1 round per run; up to 1 run per day"
     assert tight.describe()[1].endswith(
-        "with their counts; the number of all examples; up to 1 score per run"
+        "with their counts; the number of all examples; up to 1 score per run, with answers "
+        "counted by class"
     )
     assert tight.describe()[2].endswith("memory 8 GB")
     assert SitePolicy(max_scores=0).describe()[1].endswith("no scores")
+    counted = "one score per round, with answers counted by class"
+    assert SitePolicy().describe()[1].endswith(counted)
+    assert SitePolicy(send_answers=False).describe()[1].endswith("one score per round")
     assert read_policy(None) == SitePolicy() == SitePolicy(min_examples=5)
     with pytest.raises(ValidationError):
         policy.min_examples = 1

@@ -125,6 +125,18 @@ def test_wilsons_interval_is_that_of_scipy() -> None:
         assert found.n == total
 
 
+def test_few_images_without_a_mistake_do_not_prove_that_there_is_none() -> None:
+    y = torch.arange(12) % 3
+    right = reduce_tally(tally_answers(torch.eye(3)[y], y))
+    for name in METRICS[:-1]:  # all but the calibration error
+        found = estimate_metric(name, right)
+        assert found.value == found.high == 100
+        assert found.low is not None
+        assert found.low < 80
+    for one in class_scores(right):
+        assert all(part.value == 100 and (part.low or 0) < 80 for part in one)
+
+
 @pytest.mark.parametrize("name", METRICS)
 def test_intervals_cover_the_value_of_many_images_about_as_often_as_they_say(
     name: MetricName,

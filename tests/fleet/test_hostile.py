@@ -66,7 +66,7 @@ def test_what_is_no_answer_is_refused(thing: object) -> None:
 @pytest.mark.parametrize("told", TALLIES, ids=lambda told: told[:20])
 def test_what_is_no_tally_is_refused(told: str) -> None:
     with pytest.raises(ProtofedError):
-        counts_from_json(told, 5)
+        counts_from_json(told, 5, 3)
 
 
 def test_a_run_goes_on_without_a_site_that_answers_nonsense(images: Path, tmp_path: Path) -> None:

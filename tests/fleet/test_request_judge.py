@@ -274,6 +274,18 @@ def test_a_crafted_model_does_not_count_classes_where_counts_are_kept_back(
     assert "fewer than 5 test images" in told(few, server.score()).fault
 
 
+def test_answers_counted_by_class_leave_only_where_the_policy_lets_them(
+    images: Path, tmp_path: Path, known: list[SiteDescription]
+) -> None:
+    server = Server(known, rounds=2)
+    open_site = site(images, tmp_path / "open")
+    right, total, answers = json.loads(told(open_site, server.score()).text)[""]
+    assert sum(answers["images"]) == total == known[0].test
+    assert sum(answers["hits"]) == right
+    closed = site(images, tmp_path / "closed", send_answers=False)
+    assert json.loads(told(closed, server.score()).text)[""] == [right, total]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 1e5])
 def test_models_that_nobody_can_have_trained_are_refused(
     value: float, images: Path, tmp_path: Path, known: list[SiteDescription]

@@ -182,14 +182,15 @@ def describe_identical(groups: Iterable[Sequence[str]]) -> list[str]:
 
 
 def method_notes(records: Sequence[RunRecord]) -> list[str]:
-    """What the methods of some runs warn of, each text once with the label of its row.
+    """What the methods of some runs warn of, and which models have collapsed.
 
-    The seeds are named where only some runs of the row have it.
+    Each text stands once, with the label of its row. The seeds are named where only some runs of
+    the row have it.
     """
     found: dict[tuple[str, str], list[int]] = {}
     for record in records:
         for notice in record.result.notices:
-            if notice.kind == "method":
+            if notice.kind in ("method", "collapse"):
                 found.setdefault((record.label, str(notice)), []).append(record.seed)
     runs = Counter(record.label for record in records)
     return [

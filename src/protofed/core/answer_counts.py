@@ -7,9 +7,10 @@ Answers of parts of a test set are tallied (`AnswerTally`), added, and reduced t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +23,8 @@ FINEST = 0.1  # log odds below which these bins have equal widths; above, equal 
 REACH = 14.0  # asinh(odds / FINEST) at the outer edges: log odds of about 60,000
 SURE_BINS = 10  # of equal width, behind the calibration error
 SURE_UNIT = 1000  # confidences are added up as whole thousandths
-LOOKED = 64  # images per part, evenly spaced, whose features are compared
-DECIMALS = 6  # of features that count as different
+LOOKED = 64  # images per batch, evenly spaced, whose features are compared
+DECIMALS = 6  # of features that count as different, relative to the largest
 
 
 class AnswerCounts(NamedTuple):
@@ -50,6 +51,74 @@ class AnswerCounts(NamedTuple):
     def total(self) -> int:
         """How many answers there were."""
         return sum(self.images)
+
+    def to_dict(self) -> dict[str, int | Ints]:
+        """As plain data: what was not kept is left out, and so is the number of models if it is 1.
+
+        For files and messages, whose readers use `from_dict` and then `fault`.
+        """
+        kept: dict[str, int | Ints] = {name: part for name, part in self._asdict().items() if part}
+        if self.models == 1:
+            del kept["models"]
+        return {"images": self.images, "hits": self.hits, "answers": self.answers, **kept}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> AnswerCounts:
+        """The counts that `to_dict` wrote."""
+        parts = {name: tuple(part) for name, part in plain.items() if name != "models"}
+        return cls(**parts, models=int(plain.get("models", 1)))
+
+    def fault(self) -> str:
+        """Why these cannot be counts of one test set, in words; "" if they can.
+
+        For counts from a file or from a site; their types must be right already.
+        """
+        size, total = len(self.images), self.total
+        if not len(self.hits) == len(self.answers) == size:
+            return "images, hits and answers are not of the same classes"
+        rows = zip(self.images, self.hits, self.answers, strict=True)
+        if any(hits > min(images, answers) for images, hits, answers in rows):
+            return "a class has more hits than images or answers"
+        if sum(self.answers) != total:
+            return "there are not as many answers as images"
+        return self._fault_of_wins() or self._fault_of_sure() or self._fault_of_cells()
+
+    def _fault_of_wins(self) -> str:
+        most = [2 * images * (self.total - images) for images in self.images]
+        if self.wins and (len(self.wins) != len(most) or any(map(int.__gt__, self.wins, most))):
+            return "wins counts more pairs than there are"
+        looked = self.features
+        if looked and (len(looked) != 4 or looked[1] > looked[0] or looked[3] > looked[2]):
+            return "features counts more than there are"
+        return ""
+
+    def _fault_of_sure(self) -> str:
+        rows = [self.sure[first : first + 3] for first in range(0, len(self.sure), 3)]
+        if not rows:
+            return ""
+        if len(self.sure) != 3 * SURE_BINS or any(
+            right > images or sums > SURE_UNIT * images for images, right, sums in rows
+        ):
+            return "sure counts more than there is"
+        if [sum(row[n] for row in rows) for n in (0, 1)] != [self.total, sum(self.hits)]:
+            return "sure does not count each answer once"
+        return ""
+
+    def _fault_of_cells(self) -> str:
+        if not self.cells:
+            return ""
+        size, places = len(self.images), self.cells[::2]
+        rising = all(a < b for a, b in pairwise(places))
+        if len(self.cells) % 2 or not rising or places[-1] >= size**2:
+            return "cells is no matrix"
+        sums = [0] * size, [0] * size, [0] * size
+        for place, count in zip(places, self.cells[1::2], strict=True):
+            true, said = divmod(place, size)
+            sums[0][true] += count
+            sums[1][said] += count
+            sums[2][true] += count * (true == said)
+        whole = [*map(tuple, sums)] == [self.images, self.answers, self.hits]
+        return "" if whole else "cells does not add up to images, answers and hits"
 
     def matrix(self) -> list[list[int]]:
         """The confusion matrix: ``matrix[true][answer]`` images; zeros if it was not kept."""
@@ -176,9 +245,10 @@ def _different_features(rows: NDArray[np.float32]) -> Ints:
     """How many features there are, how many never vary, and how many images differ in them."""
     if not rows.size:
         return ()
-    known = np.nan_to_num(rows)
+    known = np.nan_to_num(rows).clip(-1e30, 1e30)
+    known = np.round(known / (np.abs(known).max() or 1.0), DECIMALS)  # rounding noise is no signal
     constant = int((known.max(0) == known.min(0)).sum())
-    different = len(np.unique(np.round(known, DECIMALS), axis=0))
+    different = len({row.tobytes() for row in known + 0.0})  # plus nothing: -0 is 0
     return (known.shape[1], constant, len(known), different)
 
 

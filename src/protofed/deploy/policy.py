@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from protofed.core import tree
 from protofed.core.message import Message
 from protofed.core.method import AnyMethod, Method
+from protofed.core.metrics import CorrectCounts
 from protofed.core.prototypes import Prototypes
 from protofed.errors import ProtofedError, count_noun, printable_text
 from protofed.nets import find_net_builder
@@ -40,6 +41,7 @@ class SitePolicy(BaseModel):
     nets: tuple[str, ...] = ()  # nets that are not protofed's own
     min_examples: int = Field(default=5, ge=1, strict=True)  # behind a prototype
     send_counts: bool = Field(default=True, strict=True)  # how many are behind each
+    send_answers: bool = Field(default=True, strict=True)  # on test images, counted by class
     max_rounds: int | None = Field(default=None, ge=1, strict=True)  # of one run
     max_epochs: int = Field(default=100, ge=1, strict=True)  # of one round
     max_repeats: int = Field(default=2, ge=0, strict=True)  # of a round with another message
@@ -115,6 +117,16 @@ class SitePolicy(BaseModel):
         rows = tree.map(lambda part: part[enough], table)
         return rows if self.send_counts else replace(rows, counts=torch.ones_like(rows.counts))
 
+    def filtered_counts(self, counts: CorrectCounts) -> CorrectCounts:
+        """The counts of a score without what must not leave.
+
+        Answers counted by class tell how many test images each class has, so they stay where counts
+        of examples stay.
+        """
+        if self.send_answers and self.send_counts:
+            return counts
+        return {name: one._replace(answers=None) for name, one in counts.items()}
+
     def describe(self) -> list[str]:
         """The policy for people, on three lines: which runs, what is sent, what it may cost."""
         methods = "any method" if self.methods is None else ", ".join(self.methods) or "no method"
@@ -124,6 +136,8 @@ class SitePolicy(BaseModel):
             scores = (
                 f"{_up_to(self.max_scores, 'score')} per run" if self.max_scores else "no scores"
             )
+        if self.send_answers and self.send_counts and self.max_scores != 0:
+            scores += ", with answers counted by class"
         memory = f"{self.max_memory_gb:g} GB" if self.max_memory_gb else "80 % of the machine's"
         return [
             f"runs: {methods}; {_up_to(self.max_rounds, 'round')} per run; "

@@ -360,7 +360,7 @@ class RequestHandler:
         with torch_threads(seat.brief.experiment.threads):
             check_answers(seat.method, site, ask.received, state, seat.test, self.policy)
             counted = count_correct(seat.method, site, ask.received, state, seat.test)
-        return make_response(ask, text=counts_to_json(counted))
+        return make_response(ask, text=counts_to_json(self.policy.filtered_counts(counted)))
 
 
 def _key(received: Message, state: Any) -> str:

@@ -22,6 +22,7 @@ from protofed.engines.site_protocol import (
     SiteResponse,
     check_response,
     counts_from_json,
+    most_counts_bytes,
 )
 from protofed.errors import ProtofedError, printable_text
 
@@ -354,16 +355,18 @@ class FlowerEngine(Generic[S, C]):
         clients = {name: client for client, name in self.roster.clients.items()}
         everyone = [*self.roster.tests] if SERVER in who else [self.roster.clients[c] for c in who]
         step = RoundContext(self.finished, self.run.rounds)
-        request = OutgoingRequest(self._packed("score", received, step), FRAME)
-        answers = self.messenger.ask(dict.fromkeys(everyone, request), self.deadline)
+        packed = self._packed("score", received, step)
+        tests, classes = self.roster.tests, self.server.classes
+        most = {name: most_counts_bytes(tests[name], classes) for name in everyone}
+        requests = {name: OutgoingRequest(packed, most[name]) for name in everyone}
+        answers = self.messenger.ask(requests, self.deadline)
         rows: dict[ClientId, dict[str, CorrectCounts]] = {client: {} for client in who}
         for name in everyone:
             try:
-                counts = self._checked(
-                    unpack_tree(_there(answers[name]), most=FRAME), "score", step
-                ).text
+                answer = unpack_tree(_there(answers[name]), most=most[name])
+                text = self._checked(answer, "score", step).text
                 row = rows[SERVER if SERVER in rows else clients[name]]
-                row[name] = counts_from_json(counts, self.roster.tests[name])
+                row[name] = counts_from_json(text, tests[name], classes)
             except ProtofedError as fault:
                 self._tell_once(f"{name} has not scored: {fault}")
         return rows

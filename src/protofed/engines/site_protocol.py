@@ -7,15 +7,24 @@ import re
 from dataclasses import field, replace
 
 from protofed.core import tree
+from protofed.core.answer_counts import SURE_BINS, AnswerCounts
 from protofed.core.message import Failure, Message
 from protofed.core.metrics import MAIN, CorrectCount, CorrectCounts
+from protofed.core.reply_validation import FRAME
 from protofed.core.site import RoundContext
 from protofed.errors import ProtofedError, printable_text
-from protofed.runtime.json_files import parse_json_object, require_int, require_list, require_text
+from protofed.runtime.json_files import (
+    parse_json_object,
+    require_int,
+    require_list,
+    require_object,
+    require_text,
+)
 
 MOST_PREDICTORS = 20
 MOST_FAULT = 500  # characters of a site's reason that are shown
 MOST_PREDICTOR_NAME = 200
+MOST_COUNT = 2**62  # of pairs of images
 Question = tuple[str, str, str, int, int]  # what, run, session, round, exchange
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
@@ -110,20 +119,34 @@ def check_response(answer: object, question: Question) -> SiteResponse:
 
 
 def counts_to_json(counts: CorrectCounts) -> str:
-    """Right answers and test images of each predictor as JSON: ``{"": [17, 20]}``."""
-    return json.dumps({name: [count.correct, count.total] for name, count in counts.items()})
+    """Right answers and test images of each predictor as JSON: ``{"": [17, 20]}``.
+
+    Counts of answers follow as a third entry, where they are sent.
+    """
+    return json.dumps(
+        {
+            name: [one.correct, one.total, *([one.answers.to_dict()] if one.answers else [])]
+            for name, one in counts.items()
+        }
+    )
 
 
-def counts_from_json(text: str, images: int) -> CorrectCounts:
+def most_counts_bytes(images: int, classes: int) -> int:
+    """How long the answer to a request for scores can be: each number has at most 20 characters."""
+    return FRAME + 20 * (6 * classes + 2 * min(images, classes**2))
+
+
+def counts_from_json(text: str, images: int, classes: int) -> CorrectCounts:
     """Read what `counts_to_json` wrote, if it can be true of `images` test images.
 
-    What cannot is an error: more right answers than images, or another number of images.
+    What cannot is an error: more right answers than images, another number of images, or counts of
+    answers that do not add up.
     """
     try:
         found = parse_json_object(text)
         if MAIN not in found or len(found) > MOST_PREDICTORS:
             raise ProtofedError("it must count the method's own answers")
-        return {_predictor(name): _count(counts, images) for name, counts in found.items()}
+        return {_predictor(name): _count(one, images, classes) for name, one in found.items()}
     except ProtofedError as fault:
         raise ProtofedError(f"not a count: {fault}") from fault
 
@@ -132,8 +155,35 @@ def _predictor(name: str) -> str:
     return require_text("a name", name, 0, MOST_PREDICTOR_NAME)
 
 
-def _count(counts: object, images: int) -> CorrectCount:
+def _count(counts: object, images: int, classes: int) -> CorrectCount:
     """Right answers of as many as the site has declared test images."""
-    correct, total = require_list("a count", counts, 2, 2)
+    correct, total, *more = require_list("a count", counts, 2, 3)
     whole = require_int("the number of test images", total, images, images)
-    return CorrectCount(require_int("the number of right answers", correct, 0, whole), whole)
+    right = require_int("the number of right answers", correct, 0, whole)
+    answers = _answers(more[0], whole, classes) if more else None
+    if answers and sum(answers.hits) != right:
+        raise ProtofedError("hits does not add up to the number of right answers")
+    return CorrectCount(right, whole, answers)
+
+
+def _answers(told: object, images: int, classes: int) -> AnswerCounts:
+    """Counts of answers that can be true of as many images."""
+    fields = require_object("the answers", told)
+    kinds = {"images": classes, "hits": classes, "answers": classes, "wins": classes}
+    kinds |= {"sure": 3 * SURE_BINS, "cells": 2 * min(images, classes**2), "features": 4}
+    for name in fields:
+        if name not in kinds:
+            raise ProtofedError(f"{printable_text(name, 40)} is no count that is known here")
+    read = {
+        name: [
+            require_int(name, number, 0, MOST_COUNT)
+            for number in require_list(name, fields.get(name, []), 0, most)
+        ]
+        for name, most in kinds.items()
+    }
+    counts = AnswerCounts.from_dict(read)
+    if len(counts.images) != classes or counts.total != images:
+        raise ProtofedError("the answers are not on all test images")
+    if fault := counts.fault():
+        raise ProtofedError(fault)
+    return counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,13 @@ from protofed.federation.evaluation import (
     score_rules,
 )
 from protofed.federation.notices import Notice
+from protofed.federation.score_metrics import (
+    METRIC_HEADS,
+    METRIC_LABELS,
+    METRICS,
+    MetricName,
+    estimate_metric,
+)
 from protofed.runtime.atomic_io import file_sha256
 from protofed.runtime.console import format_clock, format_percent
 from protofed.runtime.text_tables import (
@@ -62,6 +69,7 @@ class RunResult:
     notices: tuple[Notice, ...]
     seconds: float
     unseen: str | None = None  # the domain that was left out of training
+    metric: MetricName = "accuracy"  # what its scores are
     history: tuple[Evaluation, ...] = ()  # every evaluation with its round, oldest first
 
     def __repr__(self) -> str:
@@ -94,6 +102,36 @@ class RunResult:
         """The accuracy by domain under one of the two rules; ``result.scores("last").mean``."""
         return self.last_five if rule == "last_five" else self.last
 
+    def by_metric(self, metric: MetricName) -> RunResult:
+        """The same run with another score in place of accuracy, everywhere: ``result.last.mean``.
+
+        It comes from the counts of answers. Raises for runs that have none, as those of earlier
+        versions or of sites that keep them back. ::
+
+            result.by_metric("balanced_accuracy").last.worst
+        """
+        if metric == "accuracy":
+            return self
+        history = tuple(replace(one, scores=one.metric(metric)) for one in self.history)
+        scores = [one.scores for one in history]
+        known = [one.round for one in history if one.scores.mean is not None]
+        if not scores or self.history[-1].round not in known:
+            raise ProtofedError(
+                f"{self.folder} has no {METRIC_LABELS[metric]}: its answers were not counted",
+                hint="runs of an earlier version lack these counts, as do sites that keep them "
+                "back; repeat the run with <again>, or show <metric=accuracy>",
+            )
+        five = last_5_mean(scores)
+        return replace(self, metric=metric, last=scores[-1], last_five=five, history=history)
+
+    @property
+    def largest_shares(self) -> DomainScores | None:
+        """What a constant answer would score: the share of the largest class, by domain.
+
+        None for runs without counts of answers.
+        """
+        return self.history[-1].largest_shares() if self.history else None
+
     def named(self, domain: str) -> str:
         """A domain's name for a table: the unseen one is marked."""
         return mark_unseen(domain, self.unseen)
@@ -109,19 +147,70 @@ class RunResult:
             **{name: {"rule": self.rules[name], **s.to_dict()} for name, s in scores.items()},
             "opinions": {name: scores.to_dict() for name, scores in self.opinions.items()},
             **({"own": self.own.to_dict(), "clients": self.clients} if self.own else {}),
+            **score_details(self),
             "notices": [notice_record(notice) for notice in self.notices],
         }
+
+
+def score_details(result: RunResult) -> dict[str, Any]:
+    """Every metric of the last round with its interval, by domain, as plain data for JSON.
+
+    With the largest class of each domain; empty for runs without counts of answers.
+    """
+    shares = result.largest_shares
+    if shares is None:
+        return {}
+    last = result.history[-1]
+    metrics = {
+        name: {
+            **{part: getattr(last.metric(name), part) for part in ("mean", "worst")},
+            "domains": {
+                domain: estimate_metric(name, counts)._asdict()
+                for domain, counts in last.counts.items()
+            },
+        }
+        for name in METRICS
+    }
+    return {"largest_class": shares.to_dict(), "metrics": metrics}
+
+
+def metrics_table(result: RunResult) -> TextTable | None:
+    """All metrics of the last round by domain, with the number of test images behind them.
+
+    None for runs without counts of answers.
+    """
+    if result.largest_shares is None:
+        return None
+    last, names = result.history[-1], [name for name in METRICS if name != "accuracy"]
+    columns = [last.metric(name) for name in names]
+    rows = [
+        [
+            result.named(domain),
+            *(format_percent(scores.domains[domain]) for scores in columns),
+            str(counts.total // counts.models),
+        ]
+        for domain, counts in last.counts.items()
+    ]
+    rows += [
+        [part, *(format_percent(getattr(scores, part)) for scores in columns), ""]
+        for part in ("mean", "worst")
+    ]
+    head = ["last round, %", *(METRIC_HEADS[name] for name in names), "test images"]
+    return TextTable(head, rows, line_before=len(last.counts))
 
 
 def result_document(result: RunResult) -> TableDocument:
     """A finished run as tables: scores by domain and, for a personal method, by client.
 
-    The notes are the run's notices, then its folder, digest and duration.
+    Beside the accuracy stands what a constant answer would score. The notes are the run's notices,
+    then its folder, digest and duration.
     """
     columns = {result.rules["last"]: result.last, result.rules["last_five"]: result.last_five}
     columns |= {f"{name}, last round": scores for name, scores in result.opinions.items()}
     if result.own is not None:
         columns["own domain only, last round"] = result.own
+    if result.largest_shares is not None:
+        columns["largest class"] = result.largest_shares
     domains = list(result.last.domains)
     rows = [
         [result.named(name), *(format_percent(scores.domains[name]) for scores in columns.values())]
@@ -132,6 +221,7 @@ def result_document(result: RunResult) -> TableDocument:
         for name in ("mean", "worst", "spread")
     ]
     tables = [TextTable(["accuracy %", *columns], rows, line_before=len(domains))]
+    tables += [metrics] if (metrics := metrics_table(result)) else []
     if result.clients is not None:
         head = ["client's own model on", *map(result.named, domains)]
         own = [[c, *(format_percent(row[d]) for d in domains)] for c, row in result.clients.items()]
@@ -213,6 +303,8 @@ def read_evaluations(folder: RunDir) -> list[Evaluation]:
     for one in found:
         if any(table != found[0].scores.domains.keys() for table in one.tables()):
             raise _damaged(folder.scores, f"round {one.round} is scored on other domains")
+        if fault := one.counts_fault():
+            raise _damaged(folder.scores, f"round {one.round}: {fault}")
     return found
 
 

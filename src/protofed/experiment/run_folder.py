@@ -119,7 +119,8 @@ class RunDir:
     def append(self, file: Path, line: dict[str, Any]) -> None:
         """Add one line to a JSON Lines file, and see it on the disk."""
         with self._writing():
-            atomic_io.append_durably(file, (json.dumps(line, allow_nan=False) + "\n").encode())
+            text = json.dumps(line, allow_nan=False, separators=(",", ":"))
+            atomic_io.append_durably(file, f"{text}\n".encode())
 
     def lines(self, file: Path) -> list[dict[str, Any]]:
         """The lines of a JSON Lines file; a last one that a crash cut short is left out."""

@@ -114,11 +114,29 @@ class ScoreTables(TypedDict):
 
 
 @with_config(EXACTLY)
+class AnswerRecord(TypedDict):
+    """Counts of a model's answers on one domain: the fields of `AnswerCounts`.
+
+    Only the last five evaluations have `wins` and `sure`, only the last one `cells` and `features`.
+    """
+
+    images: list[Count]
+    hits: list[Count]
+    answers: list[Count]
+    models: NotRequired[Number]
+    wins: NotRequired[list[Count]]
+    sure: NotRequired[list[Count]]
+    cells: NotRequired[list[Count]]
+    features: NotRequired[list[Count]]
+
+
+@with_config(EXACTLY)
 class ScoreLine(ScoreTables):
     """A line of ``scores.jsonl``: one evaluation of the whole federation.
 
     `opinions` are a method's auxiliary predictors, `own` and `clients` belong to personal methods,
-    and `missing` names sites that did not score.
+    and `missing` names sites that did not score. `counts` has what each domain's answers were;
+    runs of earlier versions lack it. `classes` names the classes, in the last line.
     """
 
     round: Number
@@ -126,6 +144,8 @@ class ScoreLine(ScoreTables):
     own: NotRequired[ScoreTables]
     clients: NotRequired[dict[str, dict[str, Percent]]]
     missing: NotRequired[list[str]]
+    counts: NotRequired[dict[str, AnswerRecord]]
+    classes: NotRequired[list[str]]
 
 
 @with_config(EXACTLY)

@@ -30,7 +30,12 @@ from protofed.engines.multiprocess import WorkerEngine, WorkerPool, worker_count
 from protofed.errors import ProtofedError, count_noun
 from protofed.experiment.checkpoint import ResumePoint, load_server_state
 from protofed.experiment.model_card import mark_done
-from protofed.experiment.result import RunResult, read_result, result_so_far
+from protofed.experiment.result import (
+    RunResult,
+    read_evaluations,
+    read_result,
+    result_so_far,
+)
 from protofed.experiment.round_report import RoundReport, make_report
 from protofed.experiment.run_folder import RunDir, check_same_environment
 from protofed.experiment.run_followers import RunFollowers, RunWatcher, Tracker, Watch
@@ -47,6 +52,7 @@ from protofed.federation.build import (
     describe_environment,
     require_precision,
 )
+from protofed.federation.collapse import collapse_notices
 from protofed.federation.evaluation import Evaluation, evaluate_round
 from protofed.federation.notices import Notice
 from protofed.federation.round import Messages, run_round
@@ -431,7 +437,8 @@ class ExperimentRun(Generic[S, C]):
         self.incidents.check_any()
         events = [Notice("events", text) for text in self.incidents.summary()]
         told = [Notice("method", text)] if (text := self.method.result_warning(server)) else []
-        notices = [*self.federation.notices, *told, *events]
+        collapsed = collapse_notices(read_evaluations(self.folder))
+        notices = [*self.federation.notices, *collapsed, *told, *events]
         mark_done(self.folder, self.experiment, notices)
 
     def _told(self) -> tuple[str, ...]:
@@ -501,7 +508,8 @@ class ExperimentRun(Generic[S, C]):
     def _score(self, server: S, finished: int) -> Evaluation:
         """Score and keep the state after some finished rounds."""
         scored = evaluate_round(finished, self.method, server, self.federation, self.engine)
-        self.folder.append(self.folder.scores, scored.to_dict())
+        later = math.ceil((self.experiment.rounds - finished) / self.experiment.evaluate_every)
+        self.folder.append(self.folder.scores, scored.trimmed(later).to_dict())
         self.folder.save(finished, server, self.engine, self.experiment, self.keep)
         return scored
 

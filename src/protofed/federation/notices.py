@@ -14,15 +14,18 @@ from protofed.data.benchmark_info import Benchmark
 from protofed.data.partition import ClientPart
 from protofed.spec.experiment_spec import Experiment
 
-NoticeKind = Literal["method", "training", "scores", "unseen", "data", "site", "events", "code"]
+NoticeKind = Literal[
+    "method", "training", "scores", "unseen", "data", "site", "events", "code", "collapse"
+]
 
 
 class Notice(NamedTuple):
     """Something that a reader of a run's scores must know.
 
     `kind` says what it is about: the method, the training, how scores were taken, a domain left out
-    of training, the images, a site's software, what went wrong during the run, or code that has
-    changed since. `domain` is set if it is about one domain; ``str(notice)`` is a line for people.
+    of training, the images, a site's software, what went wrong during the run, code that has
+    changed since, or a model that has collapsed. `domain` is set if it is about one domain;
+    ``str(notice)`` is a line for people.
     """
 
     kind: NoticeKind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -22,6 +23,12 @@ METRIC_LABELS: dict[MetricName, str] = {
     "kappa": "Cohen's kappa",
     "auroc": "AUROC",
     "calibration_error": "calibration error",
+}
+METRIC_HEADS: dict[MetricName, str] = {  # of narrow columns
+    **METRIC_LABELS,
+    "balanced_accuracy": "balanced",
+    "kappa": "kappa",
+    "calibration_error": "cal. error",
 }
 LOWER_IS_BETTER: tuple[MetricName, ...] = ("calibration_error",)
 NORMAL = 1.959963984540054  # of the normal distribution, for intervals of 95 %
@@ -146,7 +153,7 @@ def _auroc(pairs: float, images: float, total: float) -> Estimate:
     others = total - images
     if not images or not others:
         return Estimate(None)
-    area = pairs / (images * others)
+    area = min(1.0, pairs / (images * others))
     above, below = area / (2 - area), 2 * area**2 / (1 + area)
     spread = (
         area * (1 - area)
@@ -154,6 +161,8 @@ def _auroc(pairs: float, images: float, total: float) -> Estimate:
         + (others - 1) * max(0.0, below - area**2)
     )
     reach = NORMAL * math.sqrt(spread / (images * others))
+    if not reach:  # few images without a mistake do not prove that there is none
+        reach = 1 - (wilson_interval(few := min(images, others), few).low or 0.0) / 100
     low, high = max(0.0, area - reach), min(1.0, area + reach)
     return Estimate(100 * area, 100 * low, 100 * high, round(total))
 
@@ -194,11 +203,13 @@ def estimate_metric(name: MetricName, counts: AnswerCounts) -> Estimate:
             ((one.value or 0) - (one.low or 0), (one.high or 0) - (one.value or 0)) for one in known
         ]
         down, up = (sum(part) / len(known) for part in zip(*reaches, strict=True))
-        return Estimate(value, value - down, value + up, images)
+        return Estimate(value, max(0.0, value - down), min(100.0, value + up), images)
     drawn = _drawn_sure(counts) if name == "calibration_error" else _drawn_answers(name, counts)
     if drawn is None:
         return Estimate(value, n=images)
     low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
+    if sum(counts.hits) == counts.total and name != "calibration_error":  # as right in every draw
+        low = wilson_interval(images, images).low or 0.0
     return Estimate(value, min(low, value), max(high, value), images)
 
 
@@ -211,14 +222,31 @@ def _draws(counts: Sequence[float] | Numbers, images: int) -> Numbers:
 
 def _drawn_answers(name: MetricName, counts: AnswerCounts) -> Numbers | None:
     """The metric in each draw from the confusion matrix."""
-    if not counts.cells:
-        return None
+    return MARGINAL[name](*_drawn_marginals(counts)) if counts.cells else None
+
+
+@lru_cache(maxsize=4)  # several metrics of one domain follow each other
+def _drawn_marginals(counts: AnswerCounts) -> tuple[Numbers, Numbers, Numbers]:
+    """Images, hits and answers by class in each draw from the confusion matrix, [draws, C]."""
     size, places = len(counts.images), np.array(counts.cells[::2])
     drawn = _draws(counts.cells[1::2], counts.total // counts.models)  # [draws, cells]
     true, said = places // size, places % size
-    pick = np.eye(size)
-    right = pick[true] * (true == said)[:, None]
-    return MARGINAL[name](drawn @ pick[true], drawn @ right, drawn @ pick[said])
+    right = true == said
+    return (
+        _sums_by(true, drawn, size),
+        _sums_by(true[right], drawn[:, right], size),
+        _sums_by(said, drawn, size),
+    )
+
+
+def _sums_by(labels: NDArray[np.int64], drawn: Numbers, size: int) -> Numbers:
+    """The columns of drawn [draws, cells] added up by their labels, [draws, size]."""
+    order = np.argsort(labels, kind="stable")
+    known, firsts = np.unique(labels[order], return_index=True)
+    sums: Numbers = np.zeros((len(drawn), size))
+    if len(known):
+        sums[:, known] = np.add.reduceat(drawn[:, order], firsts, axis=1)
+    return sums
 
 
 def _drawn_sure(counts: AnswerCounts) -> Numbers:
