@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 import statistics
 from pathlib import Path
 
@@ -7,6 +10,8 @@ import numpy as np
 import pytest
 
 from protofed.errors import ProtofedError
+from protofed.experiment.result import read_result
+from protofed.experiment.run_folder import RunDir
 from protofed.figures import draw_figure
 from protofed.figures.style import FigureOptions, save_figure
 from tests.figures.conftest import ROUNDS, Made, told, xs, ys
@@ -39,6 +44,32 @@ def test_one_domain_alone(made: Made) -> None:
     assert axes.get_ylabel() == "accuracy on print (%)"
     with pytest.raises(ProtofedError, match="known: optical, print"):
         draw_figure("curves", [made()], FigureOptions(domain="prints"))
+
+
+def test_a_curve_has_a_gap_where_a_site_was_away(made: Made, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made(), tmp_path / "run"))
+    lines = told(folder)
+    second = lines[1]
+    second["domains"]["print"] = None
+    second["mean"] = second["worst"] = second["domains"]["optical"]
+    second |= {"spread": 0.0, "missing": ["print"]}
+    del second["counts"]["print"]
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    (folder / "scores.jsonl").write_bytes(text)
+    done = json.loads((folder / "done").read_text())
+    done["scores"] = hashlib.sha256(text).hexdigest()
+    (folder / "done").write_text(json.dumps(done))
+    for domain, gaps in ((None, [1]), ("print", [1]), ("optical", [])):
+        options = FigureOptions(domain=domain)
+        (axes,) = draw_figure("curves", [folder, made(seed=1)], options).axes
+        assert [n for n, y in enumerate(ys(axes.lines[0])) if np.isnan(y)] == gaps
+
+
+def test_another_score_is_drawn(made: Made) -> None:
+    (axes,) = draw_figure("curves", [made()], FigureOptions(metric="kappa")).axes
+    history = read_result(RunDir(made())).history
+    assert ys(axes.lines[0]) == pytest.approx([one.metric("kappa").mean for one in history])
+    assert axes.get_ylabel() == "mean Cohen's kappa (%)"
 
 
 def test_settings_of_one_method_are_told_apart_by_what_differs(made: Made) -> None:

@@ -48,6 +48,19 @@ def test_a_long_curve_keeps_its_end_and_a_single_seed_has_no_band() -> None:
     assert places[0].split()[-1].startswith("100,")
 
 
+def test_a_curve_has_a_gap_where_a_site_was_away() -> None:
+    points = [CurvePoint(n, 50.0, 48.0, 52.0) for n in (1, 2, 4, 5, 7)]
+    line = ChartLine("FPL", 0, points, gaps=(3, 6))
+    assert [[p.round for p in piece] for piece in line.pieces()] == [[1, 2], [4, 5], [7]]
+    drawn = curve_chart([line], chart_frame([line], 7), "")
+    pieces = re.findall(r'<polyline [^>]*points="([^"]*)"', drawn)
+    assert [len(piece.split()) for piece in pieces] == [2, 2, 1]
+    assert drawn.count("<polygon") == 3
+    unscored = ChartLine("FPL", 0, points)  # rounds that are simply not scored leave no gap
+    assert len(unscored.pieces()) == 1
+    assert ChartLine("FPL", 0, []).pieces() == [[]]
+
+
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(2, 8))
 def test_ticks_are_few_and_inside(low: int, reach: int, most: int) -> None:
     found = axis_ticks(low, low + reach, most)

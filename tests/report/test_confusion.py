@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from protofed.report.confusion import (
     draw_confusion,
     frequent_mistakes,
     matrix_accuracy,
+    run_confusion,
 )
 from protofed.report.load_runs import read_runs
 from protofed.report.page import render_report
@@ -65,7 +67,14 @@ def test_a_run_whose_images_are_elsewhere_is_not_opened(made: Path) -> None:
     found = ConfusionCache(said.append).of([here, away])
     assert said == ["confusion matrices 1/1: FedAvg, seed 0"]
     assert found[here.folder].matrices
-    assert found[away.folder].fault == "the images of this run are at its sites"
+    assert found[away.folder].owner == "as the sites counted"
+    opened = run_confusion(there)  # here the images are at hand: the sites would count the same
+    assert found[away.folder].matrices == opened.matrices
+    assert found[away.folder].classes == opened.classes
+    *begun, last = away.evaluations
+    hidden = away._replace(evaluations=[*begun, replace(last, counts={})])
+    (told,) = ConfusionCache(said.append).of([hidden]).values()
+    assert told.fault == "the images of this run are at its sites"
 
 
 def test_missing_data_is_told_in_the_page(copy: Copy) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from protofed.analysis.comparison_table import (
     compare_records,
+    largest_row,
     table_footnotes,
     table_header,
     table_row,
@@ -39,14 +40,17 @@ def test_the_table_is_the_one_that_study_makes(made: Path) -> None:
     assert page.tables["results-table"] == [
         table_header(table),
         *(table_row(table, r) for r in table.rows),
+        largest_row(table),
     ]
+    assert table.largest is not None
     for note in table_footnotes(table):
         assert note in page.text
 
 
 def test_numbers_follow_from_the_lines_of_the_runs(made: Path) -> None:
     page = page_of(*(made / name for name in FOUR))
-    head, *rows = page.tables["results-table"]
+    head, *rows, last = page.tables["results-table"]
+    assert last[:2] == ["largest class", "10.00"]
     for row, method in zip(rows, ("fedavg", "fpl"), strict=True):
         means = []
         for seed in (0, 1):
@@ -94,7 +98,9 @@ def test_names_of_strangers_are_text(copy: Copy) -> None:
     for scores in (scored := lines_of(folder / "scores.jsonl")):
         scores["domains"][EVIL] = scores["domains"].pop("print")
         scores["own"]["domains"][EVIL] = scores["own"]["domains"].pop("print")
+        scores["counts"][EVIL] = scores["counts"].pop("print")
         scores["clients"] = {f"{c}{EVIL}": scores["domains"] for c in scores["clients"]}
+    scored[-1]["classes"][0] = EVIL
     rewrite_scores(folder, scored)
     parts = json.loads((folder / "partition.json").read_text())
     parts[0] |= {"domain": EVIL, "held": {EVIL: 3}}
@@ -109,7 +115,15 @@ def test_names_of_strangers_are_text(copy: Copy) -> None:
     page = Page(text)
     assert [tag for tag, _ in page.elements].count("script") == 1
     assert not any(name.startswith("on") for _, found in page.elements for name in found)
-    for table in ("results-table", "clients-0", "holdings", "traffic", "world"):
+    for table in (
+        "results-table",
+        "clients-0",
+        "holdings",
+        "traffic",
+        "world",
+        "metrics-0",
+        "classes-0",
+    ):
         assert any(EVIL in cell for row in page.tables[table] for cell in row), table
 
 
@@ -141,6 +155,7 @@ def test_settings_of_one_method_are_rows_of_their_own(made: Path, tmp_path: Path
         "method",
         "FPL (tau=0.1)",
         "FPL (tau=0.5)",
+        "largest class",
     ]
     assert ["method.tau", "0.5", "0.1", "FPL (tau=0.5)"] in page.tables["changed"]
     assert "FPL (tau=0.5), the next one" in page.text or "FPL (tau=0.5) is the best" in page.text
@@ -179,7 +194,7 @@ def test_a_run_on_its_way_is_shown_but_not_scored(made: Path, copy: Copy) -> Non
     begun = copy("fpl-0")
     unfinish(begun, 2)
     page = page_of(made / "fedavg-0", begun)
-    assert [row[0] for row in page.tables["results-table"]] == ["method", "FedAvg"]
+    assert [row[0] for row in page.tables["results-table"]][:2] == ["method", "FedAvg"]
     mean = lines_of(begun / "scores.jsonl")[-1]["mean"]
     assert f"FPL, seed 0: round 2 of 3, mean accuracy {mean:.2f} %" in page.text
     assert "1 of 2 runs are finished" in page.text

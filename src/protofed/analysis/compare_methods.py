@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from protofed.analysis.comparison_table import ComparisonTable, compare_records
+from protofed.analysis.comparison_table import (
+    ComparisonTable,
+    compare_records,
+    records_by_metric,
+)
 from protofed.analysis.finished_runs import (
     APART,
     check_comparable,
@@ -28,6 +32,7 @@ from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment.result import ScoreRule
 from protofed.experiment.runner import Workers
 from protofed.experiment.stale_code import StaleRule
+from protofed.federation.score_metrics import MetricName
 from protofed.spec.experiment_spec import ArrayData, Data
 from protofed.spec.spec_parser import Raw, parse_experiment, set_value
 
@@ -106,6 +111,7 @@ def compare_variants(
     play: RunGrid,
     baseline: str | None = None,
     score: ScoreRule | None = None,
+    metric: MetricName = "accuracy",
 ) -> tuple[ComparisonTable, Faults]:
     """Let `play` run every variant with every seed; return the table and the faults of failed runs.
 
@@ -129,7 +135,7 @@ def compare_variants(
     lost = base not in {record.label for record in done}
     if lost:
         notes.append(f"no differences: the baseline, {base}, failed")
-    return compare_records(done, base, score, notes, lost), faults
+    return compare_records(records_by_metric(done, metric), base, score, notes, lost), faults
 
 
 def _baseline_label(typed: str | None, variants: Sequence[GridVariant]) -> str:

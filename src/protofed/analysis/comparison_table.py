@@ -20,6 +20,8 @@ from protofed.analysis.statistics import (
 )
 from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment.result import RunResult, ScoreRule, choose_rule, mark_unseen
+from protofed.federation.score_metrics import LOWER_IS_BETTER, METRIC_LABELS, MetricName
+from protofed.runtime.console import format_percent
 from protofed.runtime.text_tables import (
     PLAIN_WIDTH,
     Cell,
@@ -70,6 +72,18 @@ class ComparisonTable:
     notes: tuple[str, ...]
     unseen: str | None = None  # the domain that nobody trained on
     identical: tuple[tuple[str, ...], ...] = ()
+    metric: MetricName = "accuracy"
+    largest: dict[str, float | None] | None = None  # share of the largest class, by column
+
+    @property
+    def score(self) -> str:
+        """What the cells are, in words."""
+        return METRIC_LABELS[self.metric]
+
+    @property
+    def lower(self) -> bool:
+        """Whether low values are good."""
+        return self.metric in LOWER_IS_BETTER
 
     @property
     def tested(self) -> int:
@@ -84,7 +98,8 @@ class ComparisonTable:
     def standing(self, column: str, label: str) -> Literal["best", "second", ""]:
         """Whether a row is the best or second best of a column by what is printed; ties are."""
         printed = {r.label: f"{cell.mean:.2f}" for r in self.rows if (cell := r.cells[column])}
-        order = sorted(set(printed.values()), key=float, reverse=column != "spread")
+        falling = column != "spread" and not self.lower
+        order = sorted(set(printed.values()), key=float, reverse=falling)
         if len(order) < 2 or printed.get(label) not in order[:2]:
             return ""
         return "best" if printed[label] == order[0] else "second"
@@ -176,7 +191,26 @@ def compare_records(
         notes=tuple(notes),
         unseen=records[0].experiment.leave_out,
         identical=same,
+        metric=records[0].result.metric,
+        largest=_largest(records),
     )
+
+
+def records_by_metric(records: Sequence[RunRecord], metric: MetricName) -> list[RunRecord]:
+    """The records with another score in place of accuracy, for tables and figures of it."""
+    return [record._replace(result=record.result.by_metric(metric)) for record in records]
+
+
+def _largest(records: Sequence[RunRecord]) -> dict[str, float | None] | None:
+    """By column, what a constant answer would score, as a mean over seeds; of accuracy alone."""
+    found = {record.seed: record.result.largest_shares for record in records}
+    shares = [scores for scores in found.values() if scores is not None]
+    if len(shares) < len(found) or records[0].result.metric != "accuracy":
+        return None
+    values = {name: [s.domains.get(name) for s in shares] for name in shares[0].domains}
+    values |= {name: [getattr(s, name) for s in shares] for name in SUMMARIES}
+    spreads = {name: _spread(column) for name, column in values.items()}
+    return {name: spread and spread.mean for name, spread in spreads.items()}
 
 
 Groups = Sequence[Sequence[str]]  # labels of rows that are identical
@@ -282,6 +316,7 @@ def _ranks(of: Mapping[str, Mapping[int, RunResult]], rule: ScoreRule) -> MeanRa
     return mean_ranks(known) if known == means else None
 
 
+LARGEST = "largest class"
 LEAST_P = 0.001  # that is printed as a number
 HEADS = {"mean": "AVG", "worst": "worst", "spread": "spread"}
 
@@ -353,6 +388,14 @@ def table_row(table: ComparisonTable, row: MethodRow) -> list[str]:
     return [row.label, *cells, difference, format_p_value(row.difference)]
 
 
+def largest_row(table: ComparisonTable) -> list[str]:
+    """The last row, which no method made: the share of the largest class; empty if unknown."""
+    if table.largest is None:
+        return []
+    cells = [format_percent(table.largest.get(name)) for name in table.columns]
+    return [LARGEST, *cells, *([""] * (len(table_header(table)) - len(cells) - 1))]
+
+
 def table_footnotes(table: ComparisonTable) -> list[str]:
     """The lines under the table: rule, seeds, statistics, notes, and the digests of the runs.
 
@@ -362,7 +405,9 @@ def table_footnotes(table: ComparisonTable) -> list[str]:
     count = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
     several = len(seeds) > 1
     deviation = ", ± standard deviation over seeds" if several else ""
-    notes = [f"accuracy in %, {table.rule}; {count}{deviation}"]
+    notes = [f"{table.score} in %, {table.rule}; {count}{deviation}"]
+    if table.largest:
+        notes.append(f"{LARGEST}: share of the test images, what a constant answer would score")
     if table.tested and several and table.baseline:
         notes.append(
             f"to {table.baseline}: paired by seed, 95 % interval (Student's t); test: Wilcoxon "
@@ -397,8 +442,10 @@ def comparison_document(table: ComparisonTable) -> TableDocument:
     CSV has one line per method and column: method, column, mean, std, seeds, rule.
     """
     rows = [_ranked_row(table, row) for row in table.rows]
+    if last := largest_row(table):
+        rows.append([*last])
     return TableDocument(
-        tables=[TextTable(table_header(table), rows)],
+        tables=[TextTable(table_header(table), rows, line_before=len(table.rows))],
         content=table.to_dict(),
         notes=table_footnotes(table),
         records=_records(table),

@@ -13,6 +13,8 @@ from protofed.cli.options import (
     FormatOption,
     JsonOption,
     LeaveOutOption,
+    Metric,
+    MetricOption,
     RunsOption,
     ScoreOption,
     SetOption,
@@ -118,6 +120,7 @@ def compare_command(
     seeds: Seeds = 1,
     baseline: Baseline = None,
     score: ScoreOption = None,
+    metric: MetricOption = "accuracy",
     leave_out: LeaveOutOption = None,
     workers: WorkersOption = "auto",
     stale: StaleOption = "refuse",
@@ -141,12 +144,14 @@ def compare_command(
     if leave_out == EACH:
         if baseline:
             raise typer.BadParameter("--leave-out each has no --baseline")
+        if metric != "accuracy":
+            raise typer.BadParameter("--leave-out each has no --metric")
         count, form = parse_workers(workers), chosen_format(form, as_json)
         rows, options = named_variants(methods, shared), run_options(stale, track, track_to)
         run_leave_out_each(rows, range(seeds), score, count, form, runs, options)
         return
     options = run_options(stale, track, track_to)
-    grid = GridOptions(seeds, baseline, score, workers, form, as_json, runs, options)
+    grid = GridOptions(seeds, baseline, score, metric, workers, form, as_json, runs, options)
     run_and_compare(named_variants(methods, shared), grid)
 
 
@@ -159,6 +164,7 @@ def ablate_command(
     assignments: SetOption = None,
     seeds: Seeds = 1,
     score: ScoreOption = None,
+    metric: MetricOption = "accuracy",
     workers: WorkersOption = "auto",
     stale: StaleOption = "refuse",
     track: TrackOption = None,
@@ -176,7 +182,8 @@ def ablate_command(
     shared = shared_spec(spec, assignments, {"data.name": data, "net": net, "rounds": rounds})
     rows = ablation_variants(method, shared)
     options = run_options(stale, track, track_to)
-    grid = GridOptions(seeds, rows[-1].label, score, workers, form, as_json, runs, options)
+    base = rows[-1].label
+    grid = GridOptions(seeds, base, score, metric, workers, form, as_json, runs, options)
     run_and_compare(rows, grid)
 
 
@@ -232,6 +239,7 @@ class GridOptions(NamedTuple):
     seeds: int
     baseline: str | None  # the label of a row, in any case
     score: ScoreRule | None  # the default for these runs if none
+    metric: Metric
     workers: str
     form: TableFormat
     as_json: bool
@@ -251,8 +259,9 @@ def run_and_compare(variants: Sequence[GridVariant], options: GridOptions) -> No
     form, workers = chosen_format(options.form, options.as_json), parse_workers(options.workers)
     play = partial(run_grid, workers=workers, options=options.how)
     seeds, runs = range(options.seeds), options.runs
-    found = compare_variants(variants, seeds, runs, play, options.baseline, options.score)
-    table, faults = found
+    table, faults = compare_variants(
+        variants, seeds, runs, play, options.baseline, options.score, options.metric
+    )
     print_document(comparison_document(table), form)
     if faults:
         raise typer.Exit(1)

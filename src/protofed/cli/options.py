@@ -101,6 +101,10 @@ ScoreOption = Annotated[
         "last: the last round.",
     ),
 ]
+Metric = Literal[  # MetricName, whose module would load torch
+    "accuracy", "balanced_accuracy", "macro_f1", "kappa", "auroc", "calibration_error"
+]
+MetricOption = Annotated[Metric, typer.Option("--metric", help="Score that is shown.")]
 LeaveOutOption = Annotated[
     str | None,
     typer.Option(

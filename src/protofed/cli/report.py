@@ -11,6 +11,8 @@ import typer
 
 from protofed.cli.options import (
     AllowCodeOption,
+    Metric,
+    MetricOption,
     ScoreOption,
     WhereOption,
     parse_rounds,
@@ -42,6 +44,7 @@ def plot_command(
         Literal["class", "domain"], typer.Option(help="What the colours of points mean.")
     ] = "class",
     score: ScoreOption = None,
+    metric: MetricOption = "accuracy",
     images: Annotated[int, typer.Option(min=1, help="Number of example images of gradcam.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling and t-SNE.")] = 0,
     where: WhereOption = None,
@@ -62,7 +65,8 @@ def plot_command(
             typer.echo(f"{name:<{width}}  {summary}")
         return
     require_known_name("kind of figure", kind, KINDS)
-    options = FigureOptions(parse_rounds("--rounds", rounds), domain, by, score, images, seed)
+    shown = parse_rounds("--rounds", rounds)
+    options = FigureOptions(shown, domain, by, score, images, seed, metric)
     chosen = choose_runs(runs or [], where or [], partial(check_drawable, kind, options))
     tell_left_out(chosen.left_out)
     figure = draw_figure(kind, chosen.folders, options)
@@ -84,6 +88,7 @@ def report_command(
         str | None, typer.Option(help="Row that the others are compared with; default: the first.")
     ] = None,
     score: ScoreOption = None,
+    metric: MetricOption = "accuracy",
     confusion: Annotated[
         bool,
         typer.Option("--confusion/--no-confusion", help="Confusion matrices; they need the data."),
@@ -109,7 +114,7 @@ def report_command(
 
     access = ANY_CODE if allow_code else OUR_CODE
     cache = ConfusionCache(tell_line, access) if confusion else None
-    make = _maker(runs, where or [], baseline, score, watch, cache)
+    make = _maker(runs, where or [], baseline, score, metric, watch, cache)
     if not watch:
         return _write(out or DEFAULT, make)
     from protofed.analysis.run_index import find_runs
@@ -124,12 +129,13 @@ def _maker(
     where: list[str],
     baseline: str | None,
     score: ScoreRule | None,
+    metric: Metric,
     watched: bool,
     confusions: ConfusionCache | None,
 ) -> Callable[[], str]:
     """What makes the page from the folders as they are at that moment; a note is told once."""
     from protofed.analysis.run_index import choose_runs
-    from protofed.report.load_runs import check_readable, read_runs
+    from protofed.report.load_runs import check_readable, read_runs, runs_by_metric
     from protofed.report.page import render_report
 
     told: set[str] = set()
@@ -140,7 +146,8 @@ def _maker(
         told.update(chosen.left_out)
         runs = read_runs(chosen.folders)
         matrices = None if confusions is None else confusions.of(runs)
-        return render_report(runs, matrices, baseline, score, watched, chosen.left_out)
+        shown = runs_by_metric(runs, metric)
+        return render_report(shown, matrices, baseline, score, watched, chosen.left_out)
 
     return make
 

@@ -24,6 +24,7 @@ from protofed.cli.compare import (
 from protofed.cli.options import (
     FormatOption,
     JsonOption,
+    MetricOption,
     RunsOption,
     ScoreOption,
     SetOption,
@@ -80,6 +81,7 @@ def sweep_command(
     seeds: Seeds = 1,
     baseline: Baseline = None,
     score: ScoreOption = None,
+    metric: MetricOption = "accuracy",
     workers: WorkersOption = "auto",
     stale: StaleOption = "refuse",
     track: TrackOption = None,
@@ -103,13 +105,13 @@ def sweep_command(
 
         if trials or rungs or eta:
             raise typer.BadParameter("--grid takes none of --trials, --rungs, --eta")
-        options = GridOptions(seeds, baseline, score, workers, form, as_json, runs, how)
+        options = GridOptions(seeds, baseline, score, metric, workers, form, as_json, runs, how)
         run_and_compare(grid_variants(method, grid, shared), options)
         return
     from protofed.analysis.search import plan_search, search_rule
 
-    if baseline:
-        raise typer.BadParameter("--search takes no --baseline")
+    if baseline or metric != "accuracy":
+        raise typer.BadParameter("--search takes no --baseline and no --metric")
     form = chosen_format(form, as_json)
     plan = plan_search(
         method, search or [], shared, runs, trials or 20, seeds, rungs or 3, eta or 3

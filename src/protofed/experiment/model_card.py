@@ -13,15 +13,23 @@ from protofed.experiment import run_records
 from protofed.experiment.result import RunResult, check_finished, make_result, read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import DoneRecord, World, load_spec, notice_record
-from protofed.federation.evaluation import DomainScores
+from protofed.federation.evaluation import DomainScores, Evaluation
 from protofed.federation.notices import Notice
 from protofed.federation.remote_sites import counts_kept_back
+from protofed.federation.score_metrics import (
+    METRIC_LABELS,
+    METRICS,
+    class_scores,
+    estimate_metric,
+    format_estimate,
+)
 from protofed.runtime.atomic_io import file_sha256, format_bytes, read_file_bytes
 from protofed.runtime.module_files import MAIN
 from protofed.runtime.text_tables import TextTable, escape_markdown, markdown_list, markdown_table
 from protofed.spec.experiment_spec import ArrayData, Experiment, SiteData
 from protofed.spec.method_lookup import method_name
 
+MOST_CLASSES = 20  # each with its own rows
 WAYS = {"up": "clients to coordinator", "down": "coordinator to clients"}
 
 
@@ -126,18 +134,23 @@ def _examples(experiment: Experiment) -> str:
 
 def _scores(result: RunResult) -> list[str]:
     columns = [result.last, result.last_five]
+    head = ["accuracy % on", result.rules["last"], result.rules["last_five"]]
+    if result.largest_shares is not None:
+        columns.append(result.largest_shares)
+        head.append("largest class")
     rows = [
         [result.named(domain), *(_percent(scores.domains[domain]) for scores in columns)]
         for domain in result.last.domains
     ]
     rows += [[name, *(_percent(getattr(s, name)) for s in columns)] for name in ("mean", "worst")]
-    head = ["accuracy % on", result.rules["last"], result.rules["last_five"]]
     lines = [
         "## How well it does",
         "",
+        *_collapsed(result),
         markdown_table(TextTable(head, rows)),
         "",
         f"{_worst(result.last)}.",
+        *_more_scores(result),
     ]
     if result.clients is not None:
         domains = list(result.last.domains)
@@ -145,6 +158,51 @@ def _scores(result: RunResult) -> list[str]:
         lines += ["", "Each client has a model of its own; the scores above are their mean.", ""]
         lines += [markdown_table(TextTable(["own model of", *domains], told))]
     return lines
+
+
+def _collapsed(result: RunResult) -> list[str]:
+    """The notices of a collapse, above the scores that look better than the model is."""
+    found = [str(notice) for notice in result.notices if notice.kind == "collapse"]
+    if not found:
+        return []
+    return ["**Do not use it before you have looked at this:**", "", markdown_list(found), ""]
+
+
+def _more_scores(result: RunResult) -> list[str]:
+    """All metrics with intervals by domain, and sensitivity and the like by class, last round."""
+    last = result.history[-1] if result.history else None
+    if last is None or not last.counts:
+        return []
+    rows = [
+        [
+            result.named(domain),
+            *(format_estimate(estimate_metric(name, counts)) for name in METRICS),
+            str(counts.total // counts.models),
+        ]
+        for domain, counts in last.counts.items()
+    ]
+    head = ["last round, %", *(METRIC_LABELS[name] for name in METRICS), "test images"]
+    lines = ["", "With 95 % intervals over test images:", "", markdown_table(TextTable(head, rows))]
+    if last.classes and len(last.classes) <= MOST_CLASSES:
+        lines += ["", "Each class against all others:", "", _class_table(result, last)]
+    return lines
+
+
+def _class_table(result: RunResult, last: Evaluation) -> str:
+    rows = []
+    for domain, counts in last.counts.items():
+        found = zip(last.classes, class_scores(counts), counts.images, strict=True)
+        rows += [
+            [
+                result.named(domain),
+                label,
+                *(format_estimate(one) for one in scores),
+                str(images // counts.models),
+            ]
+            for label, scores, images in found
+        ]
+    head = ["domain", "class", "sensitivity", "specificity", "PPV", "NPV", "AUROC", "test images"]
+    return markdown_table(TextTable(head, rows))
 
 
 def _of(result: RunResult) -> list[tuple[str, dict[str, float | None]]]:
@@ -219,6 +277,7 @@ def _traffic(folder: RunDir) -> list[str]:
 
 
 def _limits(experiment: Experiment, result: RunResult) -> list[str]:
+    notes = [str(notice) for notice in result.notices if notice.kind != "collapse"]
     return [
         "## Limits",
         "",
@@ -233,7 +292,7 @@ def _limits(experiment: Experiment, result: RunResult) -> list[str]:
         "- It always predicts one of its classes, even for an image that shows none of them, and "
         "its probabilities are not calibrated.",
         "- It was not validated for any use where a mistake does harm, and is no medical device.",
-        *([markdown_list([str(notice) for notice in result.notices])] if result.notices else []),
+        *([markdown_list(notes)] if notes else []),
     ]
 
 

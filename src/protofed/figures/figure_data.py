@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from protofed.analysis.comparison_table import records_by_metric
 from protofed.analysis.finished_runs import (
     APART,
     RunRecord,
@@ -30,6 +31,7 @@ from protofed.errors import ProtofedError, require_known_name
 from protofed.experiment.result import ScoreRule, choose_rule
 from protofed.experiment.trained_run import TrainedRun, open_trained_run
 from protofed.federation.evaluation import DomainScores
+from protofed.federation.score_metrics import METRIC_LABELS, MetricName
 from protofed.figures.style import FigureOptions
 from protofed.ops import prototype_collection
 from protofed.spec.experiment_spec import Experiment
@@ -188,12 +190,15 @@ def read_run_records(runs: Sequence[Path]) -> list[RunRecord]:
     return records
 
 
-def compared_series(runs: Sequence[Path]) -> tuple[list[RunSeries], list[str]]:
+def compared_series(
+    runs: Sequence[Path], metric: MetricName = "accuracy"
+) -> tuple[list[RunSeries], list[str]]:
     """Read runs for a comparison: one series per method and setting, in the order given.
 
-    Also returns the footnotes, about missing seeds and different versions.
+    Their scores are of `metric`. Also returns the footnotes, about missing seeds and different
+    versions.
     """
-    records = read_run_records(runs)
+    records = records_by_metric(read_run_records(runs), metric)
     notes = check_plottable(records)
     series = group_by_setting(records)
     return series, [*missing_seed_notes(series), *notes]
@@ -304,8 +309,9 @@ def error_bars(spreads: Sequence[SeedSpread]) -> list[float] | None:
 
 
 def axis_label(options: FigureOptions) -> str:
-    """The label of an accuracy axis."""
-    return f"accuracy on {options.domain} (%)" if options.domain else "mean accuracy (%)"
+    """The label of an axis of scores."""
+    score = METRIC_LABELS[options.metric]
+    return f"{score} on {options.domain} (%)" if options.domain else f"mean {score} (%)"
 
 
 def figure_heading(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -19,8 +20,8 @@ from protofed.analysis.statistics import SeedSpread
 from protofed.analysis.sweep import FULL
 from protofed.core.method import AnyMethod
 from protofed.errors import ProtofedError
-from protofed.experiment.result import read_evaluations
-from protofed.experiment.run_folder import RunDir
+from protofed.federation.evaluation import scores_by_round
+from protofed.federation.score_metrics import METRIC_LABELS
 from protofed.figures.figure_data import (
     RunSeries,
     accuracy_spread,
@@ -51,11 +52,11 @@ MARKS = 10  # on a line, at most
 def draw_curves(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """Draw accuracy over rounds, a line per method and setting.
 
-    Lines are means over seeds, bands the standard deviation. `options.domain` shows one domain
-    instead of the mean.
+    Lines are means over seeds, bands the standard deviation; both have a gap where a site was away.
+    `options.domain` shows one domain instead of the mean, `options.metric` another score.
     """
-    options.only("curves", "domain")
-    series, notes = compared_series(runs)
+    options.only("curves", "domain", "metric")
+    series, notes = compared_series(runs, options.metric)
     figure = new_figure(6.4, 3.4)
     axes = figure.add_subplot()
     for place, one in enumerate(series):
@@ -73,7 +74,9 @@ def draw_curves(runs: Sequence[Path], options: FigureOptions) -> Figure:
 def _line(axes: Axes, series: RunSeries, place: int, domain: str | None) -> None:
     paths = [_path(record, domain) for record in series.records]
     rounds = list(paths[0])
-    spreads = [SeedSpread.of([path[number] for path in paths]) for number in rounds]
+    scored = [[path[number] for path in paths] for number in rounds]
+    gap = SeedSpread(math.nan, math.nan)
+    spreads = [gap if any(map(math.isnan, row)) else SeedSpread.of(row) for row in scored]
     means = np.array([spread.mean for spread in spreads])
     stds = np.array([spread.std or 0.0 for spread in spreads])
     seen = series_style(place)
@@ -96,9 +99,10 @@ def _line(axes: Axes, series: RunSeries, place: int, domain: str | None) -> None
 
 
 def _path(record: RunRecord, domain: str | None) -> dict[int, float]:
-    """A run's accuracy by round."""
-    scored = read_evaluations(RunDir(record.result.folder))
-    return {one.round: record_accuracy(record, one.scores, domain) for one in scored}
+    """A run's score by round; NaN, a gap in its line, where a site was away."""
+    record_accuracy(record, record.result.last_five, domain)  # raises where there is none at all
+    path = scores_by_round(record.result.history, domain)
+    return {number: math.nan if score is None else score for number, score in path.items()}
 
 
 CORNERS = 3  # the fewest domains that span a radar
@@ -111,8 +115,8 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     Domains without test images are left out.
     """
-    options.only("domains", "score")
-    series, notes = compared_series(runs)
+    options.only("domains", "score", "metric")
+    series, notes = compared_series(runs, options.metric)
     records = [record for one in series for record in one.records]
     options = with_score_rule(options, records)
     first = record_scores(records[0], options)
@@ -127,10 +131,11 @@ def draw_domains(runs: Sequence[Path], options: FigureOptions) -> Figure:
         _radar(cast(PolarAxes, axes), domains, cells)
     else:
         _bars(axes, domains, cells)
+        axes.set_ylabel(f"{METRIC_LABELS[options.metric]} (%)")
     spread = "" if radar else " (bars: ± standard deviation)"
     set_title(
         axes,
-        f"accuracy (%), {figure_heading(records, options.score, spread)}",
+        f"{METRIC_LABELS[options.metric]} (%), {figure_heading(records, options.score, spread)}",
         gap=14 if radar else 6,
     )
     legend_beside(axes)
@@ -162,7 +167,6 @@ def _bars(axes: Axes, domains: Sequence[str], cells: dict[str, list[SeedSpread]]
         )
     axes.set_xticks(range(len(domains)), domains)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("accuracy (%)")
     axes.grid(axis="y")
 
 
@@ -203,8 +207,8 @@ def draw_ablation(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     Bars start at 0, so that their lengths can be compared.
     """
-    options.only("ablation", "domain", "score")
-    series, notes = compared_series(runs)
+    options.only("ablation", "domain", "score", "metric")
+    series, notes = compared_series(runs, options.metric)
     rows = baseline_first(match_ablations(series))
     records = [record for row in rows for record in row.records]
     options = with_score_rule(options, records)

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from protofed.analysis.comparison_table import records_by_metric
 from protofed.analysis.finished_runs import RunRecord, format_value, short_field_name
 from protofed.errors import ProtofedError
 from protofed.figures.figure_data import (
@@ -58,8 +59,8 @@ def draw_sensitivity(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     A method with one setting is drawn as a horizontal line, unless the field changes the data.
     """
-    options.only("sensitivity", "domain", "score")
-    records = read_run_records(runs)
+    options.only("sensitivity", "domain", "score", "metric")
+    records = records_by_metric(read_run_records(runs), options.metric)
     options = with_score_rule(options, records)
     (path,) = require_varied_fields("sensitivity", 1, records, SENSITIVITY_HINT)
     notes = [*missing_seed_notes(group_by_setting(records)), *check_sweep_records(records, [path])]
@@ -161,8 +162,8 @@ def draw_heatmap(runs: Sequence[Path], options: FigureOptions) -> Figure:
 
     Pairs of values without a run stay empty.
     """
-    options.only("heatmap", "domain", "score")
-    records = read_run_records(runs)
+    options.only("heatmap", "domain", "score", "metric")
+    records = records_by_metric(read_run_records(runs), options.metric)
     options = with_score_rule(options, records)
     methods = list(group_by_method(records))
     if len(methods) > 1:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from protofed.experiment.result import ScoreRule
+    from protofed.federation.score_metrics import MetricName
 
 # Okabe and Ito's colours; black is kept for baselines, yellow comes last as it is faint on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
@@ -60,7 +61,8 @@ class FigureOptions:
     """The options of all kinds of figures; each kind uses some of them.
 
     `rounds` chooses models by round, `domain` one domain, `by` the meaning of colours, `score` the
-    scoring rule, `images` the number of examples, and `seed` all random choices.
+    scoring rule, `images` the number of examples, `seed` all random choices, and `metric` the score
+    that is drawn.
     """
 
     rounds: tuple[int, ...] = ()
@@ -69,6 +71,7 @@ class FigureOptions:
     score: ScoreRule | None = None  # chosen by the number of evaluations
     images: int = 4
     seed: int = 0
+    metric: MetricName = "accuracy"
 
     def only(self, kind: str, *known: str) -> None:
         """Raise if an option was set that this kind of figure ignores; `known` are the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -30,12 +31,23 @@ class ChartLine(NamedTuple):
     """One curve of a chart.
 
     `slot` chooses its colour and dashes. A `thin` curve belongs to a run that has not finished.
+    Between two points with one of the rounds `gaps` between them no line is drawn.
     """
 
     label: str
     slot: int
     points: list[CurvePoint]
     thin: bool = False
+    gaps: tuple[int, ...] = ()  # rounds without a score
+
+    def pieces(self) -> list[list[CurvePoint]]:
+        """The points from gap to gap."""
+        found = [self.points[:1]]
+        for before, point in pairwise(self.points):
+            if any(before.round < gap < point.round for gap in self.gaps):
+                found.append([])
+            found[-1].append(point)
+        return found
 
 
 class ChartFrame(NamedTuple):
@@ -141,23 +153,29 @@ def _thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
 def _band(line: ChartLine, edges: ChartFrame) -> Markup:
     if all(p.low == p.high for p in line.points):
         return Markup("")
-    upper = [f"{edges.x(p.round)},{edges.y(p.high)}" for p in line.points]
-    lower = [f"{edges.x(p.round)},{edges.y(p.low)}" for p in reversed(line.points)]
-    return svg_tag(
-        "polygon", class_=f"band {color_class(line.slot)}", points=" ".join(upper + lower)
-    )
+    bands = []
+    for points in line.pieces():
+        upper = [f"{edges.x(p.round)},{edges.y(p.high)}" for p in points]
+        lower = [f"{edges.x(p.round)},{edges.y(p.low)}" for p in reversed(points)]
+        kind = f"band {color_class(line.slot)}"
+        bands.append(svg_tag("polygon", class_=kind, points=" ".join(upper + lower)))
+    return Markup("").join(bands)
 
 
 def _curve(line: ChartLine, edges: ChartFrame) -> Markup:
-    """The line, and a dot on its end."""
+    """The line, in pieces where there are gaps, and a dot on the end of each."""
     if not line.points:
         return Markup("")
     kind = f"curve {color_class(line.slot)}{' thin' * line.thin}"
-    places = [f"{edges.x(p.round)},{edges.y(p.mean)}" for p in line.points]
     dash = {"stroke_dasharray": _dash(line.slot)} if _dash(line.slot) else {}
-    path = svg_tag("polyline", class_=kind, points=" ".join(places), **dash)
-    x, y = places[-1].split(",")
-    return path + svg_tag("path", class_=f"dot {color_class(line.slot)}", d=f"M{x} {y}h0")
+    drawn = []
+    for points in line.pieces():
+        places = [f"{edges.x(p.round)},{edges.y(p.mean)}" for p in points]
+        path = svg_tag("polyline", class_=kind, points=" ".join(places), **dash)
+        x, y = places[-1].split(",")
+        dot = svg_tag("path", class_=f"dot {color_class(line.slot)}", d=f"M{x} {y}h0")
+        drawn.append(path + dot)
+    return Markup("").join(drawn)
 
 
 def _grid(edges: ChartFrame) -> list[Markup]:
@@ -191,7 +209,8 @@ def score_bar(value: float, slot: int, whisker: float | None = None) -> Markup:
 
     `whisker`, a standard deviation, adds a line from that much below to that much above.
     """
-    drawn = [svg_tag("rect", class_=color_class(slot), width=number_text(value), height="10")]
+    width = number_text(max(0.0, value))  # kappa may be negative
+    drawn = [svg_tag("rect", class_=color_class(slot), width=width, height="10")]
     if whisker:
         ends = (max(0.0, value - whisker), min(100.0, value + whisker))
         left, right = (number_text(end) for end in ends)

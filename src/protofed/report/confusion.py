@@ -50,8 +50,8 @@ class ConfusionCache:
     """The confusion matrices of finished runs, each computed once however often a page is made.
 
     `say` gets a line of progress before each computation, which loads the run's model and images.
-    Runs whose images are at remote sites are not opened: their entry carries a fault instead, as
-    does that of a run whose code `access` does not allow to load.
+    Runs whose images are at remote sites are not opened: their matrices are those that the sites
+    told. The entry of a run whose code `access` does not allow to load carries a fault instead.
     """
 
     def __init__(self, say: Callable[[str], None], access: CodeAccess = OUR_CODE):
@@ -67,11 +67,20 @@ class ConfusionCache:
             if key not in self.made:
                 self.say(f"confusion matrices {number}/{len(local)}: {run.name}")
                 self.made[key] = run_confusion(run, self.access)
-        elsewhere = RunConfusion((), (), "", "the images of this run are at its sites")
         return {
-            run.folder: self.made.get((run.folder, run.experiment.digest), elsewhere)
+            run.folder: self.made.get((run.folder, run.experiment.digest)) or recorded_matrices(run)
             for run in finished
         }
+
+
+def recorded_matrices(run: ReportRun) -> RunConfusion:
+    """The matrices of a run whose images are at its sites, as far as these have told them."""
+    last = run.evaluations[-1]
+    told = {name: counts for name, counts in last.counts.items() if counts.cells}
+    if not told:
+        return RunConfusion((), (), "", "the images of this run are at its sites")
+    matrices = tuple(ConfusionMatrix(name, counts.matrix()) for name, counts in told.items())
+    return RunConfusion(last.classes, matrices, "as the sites counted")
 
 
 def run_confusion(run: ReportRun, access: CodeAccess = OUR_CODE) -> RunConfusion:

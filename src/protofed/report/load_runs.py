@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from protofed.analysis.comparison_table import records_by_metric
 from protofed.analysis.finished_runs import (
     RunRecord,
     check_comparable,
@@ -19,6 +21,7 @@ from protofed.experiment.result import RunResult, read_evaluations
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.run_records import Holdings, World, load_spec
 from protofed.federation.evaluation import DomainScores, Evaluation
+from protofed.federation.score_metrics import MetricName
 from protofed.runtime.atomic_io import file_sha256
 from protofed.spec.experiment_spec import Experiment, flatten_spec
 
@@ -40,6 +43,7 @@ class ReportRun(NamedTuple):
     parts: Holdings  # the images of each client; empty before the run has begun
     world: World  # versions, and the data's fingerprints; empty before the run has begun
     record: RunRecord | None  # of a finished run
+    metric: MetricName = "accuracy"  # what its scores are
 
     @property
     def seed(self) -> int:
@@ -89,6 +93,18 @@ def read_runs(folders: Sequence[Path]) -> list[ReportRun]:
         check_comparable([run.record or _unfinished(run) for run in begun])
     _same_domains([run for run in found if run.evaluations])
     return found
+
+
+def runs_by_metric(runs: Sequence[ReportRun], metric: MetricName) -> list[ReportRun]:
+    """The runs with another score in place of accuracy, in tables and curves."""
+    if metric == "accuracy":
+        return [*runs]
+    shown = []
+    for run in runs:
+        scores = [replace(one, scores=one.metric(metric)) for one in run.evaluations]
+        (record,) = records_by_metric([run.record], metric) if run.record else (None,)
+        shown.append(run._replace(evaluations=scores, record=record, metric=metric))
+    return shown
 
 
 def _check_different(folders: Sequence[Path], experiments: Sequence[Experiment]) -> None:

@@ -26,7 +26,8 @@ from protofed.analysis.comparison_table import (
 from protofed.analysis.finished_runs import check_comparable
 from protofed.errors import ProtofedError
 from protofed.experiment.result import ScoreRule
-from protofed.federation.evaluation import DomainScores
+from protofed.federation.evaluation import scores_by_round
+from protofed.federation.score_metrics import METRIC_LABELS
 from protofed.report import page_sections
 from protofed.report.charts import (
     COLOURS,
@@ -107,6 +108,8 @@ def _content(
         "title": page_sections.report_title(list(groups), runs[0].experiment.data.label),
         "progress": page_sections.progress_rows(runs),
         "count": len(runs),
+        "score": METRIC_LABELS[runs[0].metric],
+        "details": page_sections.score_tables(_finished(runs)),
         "headline": page_sections.report_headline(table) if table else "",
         "tiles": page_sections.headline_tiles(table) if table else [],
         "results": page_sections.results_table(table) if table else None,
@@ -162,56 +165,50 @@ def _charts(groups: Groups, slots: Mapping[str, int]) -> list[tuple[str, Markup]
     if not scored:
         return []
     domains = list(scored[0].evaluations[0].scores.domains)
-    made = [("mean over domains", _chart("the mean over domains", groups, slots, _mean))]
+    made = [("mean over domains", _chart("the mean over domains", groups, slots, None))]
     if len(domains) > 1:
-        made += [(name, _chart(name, groups, slots, _on(name))) for name in domains]
+        made += [(name, _chart(name, groups, slots, name)) for name in domains]
     return made
 
 
-Pick = Callable[[DomainScores], float | None]
-
-
-def _mean(scores: DomainScores) -> float | None:
-    return scores.mean
-
-
-def _on(domain: str) -> Pick:
-    return lambda scores: scores.domains.get(domain)
-
-
-def _chart(name: str, groups: Groups, slots: Mapping[str, int], pick: Pick) -> Markup:
+def _chart(name: str, groups: Groups, slots: Mapping[str, int], domain: str | None) -> Markup:
     lines: list[ChartLine] = []
     for label, runs in groups.items():
         done = _finished(runs)
         if done:
-            lines.append(ChartLine(label, slots[label], _points(done, pick)))
+            lines.append(_line(label, slots[label], done, domain))
         for run in runs:
             if not run.record:
-                lines.append(ChartLine(run.name, slots[label], _points([run], pick), thin=True))
+                lines.append(_line(run.name, slots[label], [run], domain)._replace(thin=True))
     lines = [line for line in lines if line.points]
     last = max(run.experiment.rounds for runs in groups.values() for run in runs)
     ends = "; ".join(
         f"{one.label} {one.points[-1].mean:.2f} % after round {one.points[-1].round}"
         for one in lines
     )
+    score = next(METRIC_LABELS[run.metric] for runs in groups.values() for run in runs)
     return curve_chart(
-        lines, chart_frame(lines, last), f"accuracy on {name} over rounds: {ends or 'none'}"
+        lines, chart_frame(lines, last), f"{score} on {name} over rounds: {ends or 'none'}"
     )
 
 
-def _points(runs: Sequence[ReportRun], pick: Pick) -> list[CurvePoint]:
-    """The rounds that all these seeds were scored in."""
-    by_round: dict[int, list[float]] = {}
+def _line(label: str, slot: int, runs: Sequence[ReportRun], domain: str | None) -> ChartLine:
+    """The rounds that all these seeds were scored in; a gap where a site was away."""
+    by_round: dict[int, list[float | None]] = {}
     for run in runs:
-        for evaluation in run.evaluations:
-            value = pick(evaluation.scores)
-            if value is not None:
-                by_round.setdefault(evaluation.round, []).append(value)
-    return [
+        for number, score in scores_by_round(run.evaluations, domain).items():
+            by_round.setdefault(number, []).append(score)
+    known = {
+        number: [score for score in scores if score is not None]
+        for number, scores in sorted(by_round.items())
+    }
+    points = [
         CurvePoint(number, statistics.fmean(values), min(values), max(values))
-        for number, values in sorted(by_round.items())
+        for number, values in known.items()
         if len(values) == len(runs)
     ]
+    gaps = tuple(n for n, values in known.items() if len(values) < len(by_round[n]))
+    return ChartLine(label, slot, points, gaps=gaps)
 
 
 def _confusions(

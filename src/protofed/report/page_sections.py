@@ -14,6 +14,7 @@ from protofed.analysis.comparison_table import (
     ComparisonTable,
     MethodRow,
     format_difference,
+    largest_row,
     table_header,
     table_row,
 )
@@ -22,11 +23,22 @@ from protofed.analysis.statistics import PairedDifference
 from protofed.errors import join_words
 from protofed.experiment.model_card import repeat_command
 from protofed.experiment.result import mark_unseen
+from protofed.federation.evaluation import Evaluation
 from protofed.federation.remote_sites import counts_kept_back
+from protofed.federation.score_metrics import (
+    METRIC_LABELS,
+    METRICS,
+    Estimate,
+    class_scores,
+    estimate_metric,
+    format_estimate,
+    largest_share,
+)
 from protofed.report.charts import score_bar, stacked_bar
 from protofed.report.load_runs import ReportRun, spec_texts
 from protofed.runtime.atomic_io import format_bytes
 from protofed.runtime.code_reference import NO_CODE
+from protofed.runtime.console import format_percent
 from protofed.spec.experiment_spec import Experiment
 from protofed.spec.spec_parser import parse_experiment
 
@@ -53,7 +65,8 @@ def worst_domain(table: ComparisonTable, row: MethodRow) -> tuple[str, float]:
     ``("none", 0.0)`` if no domain has a score.
     """
     scores = {name: value.mean for name in table.domains if (value := row.cells[name])}
-    return min(scores.items(), key=lambda item: item[1], default=("none", 0.0))
+    worse = max if table.lower else min
+    return worse(scores.items(), key=lambda item: item[1], default=("none", 0.0))
 
 
 def report_headline(table: ComparisonTable) -> str:
@@ -61,10 +74,11 @@ def report_headline(table: ComparisonTable) -> str:
 
     A tie is called one, and a difference that may be chance is qualified as such.
     """
-    order = sorted(table.rows, key=_row_mean, reverse=True)
+    order = sorted(table.rows, key=_row_mean, reverse=not table.lower)
     best, rule = order[0], table.rule
     domain, score = worst_domain(table, best)
-    reached = f"{_row_mean(best):.2f} % mean accuracy over {len(table.domains)} domains ({rule})"
+    reached = f"{_row_mean(best):.2f} % mean {table.score} over {len(table.domains)} domains"
+    reached += f" ({rule})"
     low = f"it does worst on {domain} ({score:.2f} %)"
     if len(order) == 1:
         return f"{best.label} reaches {reached}; {low}."
@@ -101,7 +115,7 @@ def headline_tiles(table: ComparisonTable) -> list[tuple[str, str]]:
 
     Best mean, worst domain of that method and, if there is a baseline, the difference to it.
     """
-    best = max(table.rows, key=_row_mean)
+    best = (min if table.lower else max)(table.rows, key=_row_mean)
     domain, score = worst_domain(table, best)
     found = [
         (f"{_row_mean(best):.2f} %", f"best mean: {best.label}"),
@@ -125,7 +139,7 @@ def progress_rows(runs: Sequence[ReportRun]) -> list[tuple[str, int, int, str]]:
 
 def _newest(run: ReportRun) -> str:
     mean = run.evaluations[-1].scores.mean if run.evaluations else None
-    return "not scored yet" if mean is None else f"mean accuracy {mean:.2f} %"
+    return "not scored yet" if mean is None else f"mean {METRIC_LABELS[run.metric]} {mean:.2f} %"
 
 
 def report_notices(runs: Sequence[ReportRun]) -> list[tuple[str, str]]:
@@ -278,8 +292,11 @@ def results_table(table: ComparisonTable) -> HtmlTable:
         if row.difference:
             cells[-2] = TableCell(cells[-2].text, row.difference.mean)
         rows.append(cells)
-    shown = len(rows[0]) if len(rows) > 1 else -2  # one method: nothing to compare it with
-    caption, head = "Accuracy in % by method and domain", table_header(table)[:shown]
+    shown = len(rows[0]) if len(table.rows) > 1 else -2  # one method: nothing to compare it with
+    if last := largest_row(table):
+        rows.append([TableCell(text) for text in last])
+    name = table.score[0].upper() + table.score[1:]
+    caption, head = f"{name} in % by method and domain", table_header(table)[:shown]
     return HtmlTable("results-table", caption, head, [cells[:shown] for cells in rows])
 
 
@@ -303,6 +320,49 @@ def domain_bars(
         ]
         made.append((mark_unseen(name, table.unseen), bars))
     return made
+
+
+def score_tables(runs: Sequence[ReportRun]) -> list[HtmlTable]:
+    """Every metric of each run by domain, and each class against all others, last round.
+
+    Runs without counts of answers have none; of many classes only the domains are shown.
+    """
+    made = []
+    for place, run in enumerate(runs):
+        last = run.evaluations[-1]
+        if last.counts:
+            made.append(_metrics_by_domain(run, last, f"metrics-{place}"))
+            if last.classes and len(last.classes) <= MOST_CLASSES:
+                made.append(_scores_by_class(run, last, f"classes-{place}"))
+    return made
+
+
+def _metrics_by_domain(run: ReportRun, last: Evaluation, name: str) -> HtmlTable:
+    rows = []
+    for domain, counts in last.counts.items():
+        share, images = largest_share(counts), counts.total // counts.models
+        cells = [_estimated(estimate_metric(metric, counts)) for metric in METRICS]
+        cells.append(TableCell(format_percent(share), share))
+        rows.append([TableCell(domain), *cells, TableCell(str(images), images)])
+    head = ["domain", *(METRIC_LABELS[metric] for metric in METRICS), "largest class", "images"]
+    return HtmlTable(name, f"{run.name}: scores by domain", head, rows)
+
+
+def _scores_by_class(run: ReportRun, last: Evaluation, name: str) -> HtmlTable:
+    rows = []
+    for domain, counts in last.counts.items():
+        for label, found, images in zip(
+            last.classes, class_scores(counts), counts.images, strict=True
+        ):
+            n = images // counts.models
+            cells = [TableCell(domain), TableCell(label), *map(_estimated, found)]
+            rows.append([*cells, TableCell(str(n), n)])
+    head = ["domain", "class", "sensitivity", "specificity", "PPV", "NPV", "AUROC", "images"]
+    return HtmlTable(name, f"{run.name}: each class against all others", head, rows)
+
+
+def _estimated(found: Estimate) -> TableCell:
+    return TableCell(format_estimate(found), found.value)
 
 
 def client_table(label: str, runs: Sequence[ReportRun], place: int) -> HtmlTable | None:
