@@ -162,6 +162,21 @@ def test_images_come_from_each_domain_in_turn() -> None:
         sample_test_images(tests, 0, seed=0)
 
 
+def test_rounding_noise_is_no_heat() -> None:
+    chance = torch.Generator().manual_seed(0)
+    flat = torch.full((1, 7, 5, 5), 0.1) * torch.rand(1, 7, 1, 1, generator=chance)
+    slopes = torch.randn(1, 7, 5, 5, generator=chance)
+    slopes *= (slopes.mean((2, 3)) * flat.mean((2, 3))).sum().sign()  # all of it spoke, alike
+    assert not heat_from_gradients(flat, slopes, 17).any()
+    maps = torch.rand(1, 8, 5, 5, generator=chance)
+    level = torch.rand(1, 8, 1, 1, generator=chance)
+    twins = torch.cat([maps, maps], 1)  # what speaks for the class speaks against it as much
+    against = torch.cat([level, -level * (1 + 1e-7)], 1).expand(-1, -1, 5, 5)
+    assert not heat_from_gradients(twins, against, 17).any()
+    little = torch.cat([level, -level * (1 - 1e-2)], 1).expand(-1, -1, 5, 5)
+    assert heat_from_gradients(twins, little, 17).max() == 1.0
+
+
 def test_the_sheet_tells_what_each_run_predicts(run: Path) -> None:
     figure = draw_figure("gradcam", [run, run], FigureOptions(images=3, rounds=(2,)))
     opened = open_trained_run(run, 2)
@@ -177,7 +192,7 @@ def test_the_sheet_tells_what_each_run_predicts(run: Path) -> None:
             assert axes.get_xlabel() == f"{predicted}: {chance:.0%} {sign}"
             assert torch.equal(torch.tensor(axes.images[-1].get_array()), seen.heat)
             told = [text.get_text() for text in axes.texts]
-            assert told == ([] if float(seen.heat.max()) > 0 else ["no heat"])
+            assert told == ([] if float(seen.heat.max()) > 0 else ["nothing spoke\nfor it"])
 
 
 def test_the_sheet_follows_the_method_where_the_net_says_something_else(run: Path) -> None:

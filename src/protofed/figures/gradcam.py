@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from protofed.experiment.trained_run import TrainedRun
 
 
+ROUNDING = 1e-5  # of a sum of float32 numbers, relative to the sum of their sizes
+
+
 def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
     """Heat maps [B, side, side] from 0 to 1 that show where a net sees given classes.
 
@@ -69,15 +72,19 @@ def grad_cam(net: Net, model: Model, x: Tensor, labels: Tensor) -> Tensor:
 def heat_from_gradients(maps: Tensor, slopes: Tensor, side: int) -> Tensor:
     """Grad-CAM from feature maps [B, K, h, w] and their gradients, resized to [B, side, side].
 
-    Maps are summed with their mean gradients as weights. Positive values are scaled to 0..1; a flat
-    result becomes zero.
+    Maps are summed with their mean gradients as weights. Positive values are scaled to 0..1. Where
+    nothing spoke for the class the result is zero: a flat map, or one that is no larger than the
+    rounding of the sum.
     """
     weights = slopes.mean((2, 3), keepdim=True)
     small = F.relu((weights * maps).sum(1, keepdim=True))
+    noise = ROUNDING * (weights * maps).abs().sum(1, keepdim=True).amax((2, 3), keepdim=True)
+    small = torch.where(small.amax((2, 3), keepdim=True) > noise, small, 0.0)
     heat = F.interpolate(small, (side, side), mode="bilinear", align_corners=False)[:, 0]
     least, most = heat.amin((1, 2), keepdim=True), heat.amax((1, 2), keepdim=True)
-    # A flat map carries no information and becomes zero.
-    return (heat - least) / torch.where(most > least, most - least, 1)
+    # What varies no more than rounding does carries no information and becomes zero.
+    signal = most - least > ROUNDING * most
+    return torch.where(signal, (heat - least) / torch.where(signal, most - least, 1), 0.0)
 
 
 def last_convolution(net: Net) -> nn.Conv2d:
@@ -200,14 +207,17 @@ def plot_image(axes: Axes, image: Tensor) -> None:
 def plot_heat(axes: Axes, image: Tensor, heat: Tensor) -> None:
     """Show a heat map [side, side] over its image, which is drawn in light grey.
 
-    A heat map of zeros is marked "no heat".
+    A heat map of zeros is not drawn: it says that nothing spoke for the class.
     """
     plot_image(axes, image)
     axes.images[0].set_data(image.float().mean(-1).numpy())  # colours would mix
     axes.images[0].set_clim(-255, 255)  # and black would darken the heat
-    axes.imshow(heat.numpy(), cmap=COLOURS, vmin=0, vmax=1, alpha=VEIL)
     if not heat.any():
-        axes.text(0.5, 0.06, "no heat", color="white", ha="center", transform=axes.transAxes)
+        text = "nothing spoke\nfor it"
+        axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=axes.transAxes)
+    # drawn in any case, for the scale beside it; invisible if there is nothing to see
+    opacity = VEIL if heat.any() else 0.0
+    axes.imshow(heat.numpy(), cmap=COLOURS, vmin=0, vmax=1, alpha=opacity)
 
 
 def _heat(axes: Axes, picture: ExampleImage, seen: HeatMap, classes: Sequence[str]) -> None:
