@@ -73,7 +73,21 @@ def test_an_onnx_file_that_answers_with_nan_is_refused(
         if numbers.dtype == "float32" and numbers.ndim > 1:
             one.CopyFrom(numpy_helper.from_array(numbers * float("nan"), one.name))
     onnx.save(model, "m.onnx")
-    assert "predicts NaN or infinity" in refused(cli, Path("m.onnx"), photos)
+    assert "NaN or infinity" in refused(cli, Path("m.onnx"), photos)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_onnx_file_whose_weights_are_nan_is_refused_though_it_answers(
+    value: float, cli: Cli, played: Played, photos: Path
+) -> None:
+    assert cli("export", played(), "--to", "onnx", "-o", "m.onnx").code == 0
+    model = onnx.load("m.onnx")
+    one = next(part for part in model.graph.initializer if part.name.startswith("net.encoder"))
+    numbers = numpy_helper.to_array(one).copy()
+    numbers.reshape(-1)[0] = value  # one weight, which the next ReLU may swallow
+    one.CopyFrom(numpy_helper.from_array(numbers, one.name))
+    onnx.save(model, "m.onnx")
+    assert "holds NaN or infinity" in refused(cli, Path("m.onnx"), photos)
 
 
 def test_a_run_whose_model_holds_nan_is_refused(

@@ -77,6 +77,8 @@ def export_command(
         f"read back and compared with the run on {found.images} {taken.kind}: largest "
         f"difference {found.probabilities:.1e} in probability, {found.scores:.1e} in score"
     )
+    for notice in taken.collapsed:
+        echo_line(f"note: {notice}")
 
 
 FROM_A_FILE = "end other programs, or use a machine with more memory"

@@ -26,6 +26,8 @@ from protofed.experiment.result import read_evaluations, read_result
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.trained_run import TrainedRun, open_trained_model
 from protofed.federation.build import describe_environment
+from protofed.federation.collapse import collapse_notices
+from protofed.federation.notices import Notice
 from protofed.runtime.json_files import parse_json
 from protofed.spec.experiment_spec import Experiment, SiteData
 
@@ -238,11 +240,11 @@ def load_weights(
     net.precision = "float32"  # for every machine, whatever it was trained in
     table = {"prototypes": protos.vectors} if protos else {}
     more = {f"input {number}": part for number, part in enumerate(inputs)}
-    _check_finite({**net.state_dict(), **more, **table})
+    check_finite({**net.state_dict(), **more, **table})
     return InferenceModule(method, net, site.pixels, inputs, protos)
 
 
-def _check_finite(numbers: Mapping[str, Tensor]) -> None:
+def check_finite(numbers: Mapping[str, Tensor]) -> None:
     """Raise for a model with NaN or infinity."""
     for name, one in numbers.items():
         if not one.isfinite().all():
@@ -280,6 +282,7 @@ class LoadedModel(NamedTuple):
     images: Tensor  # [N, side, side, 3] uint8, or rows
     logits: Tensor  # [N, C]
     kind: str = "test images"  # what these images are
+    collapsed: tuple[Notice, ...] = ()  # what is wrong with the model
 
 
 def load_trained_model(
@@ -305,7 +308,14 @@ def load_trained_model(
     facts = _facts(opened, RunDir(folder), client)
     product = TrainedProduct(facts, portable.answer, portable)
     kind = DRAWN if away else f"test {facts.input_name}"
-    return LoadedModel(product, portable, images, logits, kind)
+    collapsed = tuple(_collapsed(opened, RunDir(folder)))
+    return LoadedModel(product, portable, images, logits, kind, collapsed)
+
+
+def _collapsed(opened: TrainedRun, folder: RunDir) -> list[Notice]:
+    """What the scores on record say of the model that is opened."""
+    history = [one for one in read_evaluations(folder) if one.round <= opened.round]
+    return collapse_notices(history)
 
 
 def _check_client(opened: TrainedRun, client: ClientId | None, away: bool) -> None:
@@ -362,7 +372,7 @@ def _facts(opened: TrainedRun, folder: RunDir, client: ClientId | None) -> Model
         domain=home,
         digest=experiment.digest,
         scores=_scores(folder, opened.round, client),
-        notices=tuple(map(str, opened.federation.notices)),
+        notices=tuple(map(str, [*opened.federation.notices, *_collapsed(opened, folder)])),
         made_with={name: versions[name] for name in ("protofed", "torch", "pillow")},
         spec=portable_spec(experiment),
     )

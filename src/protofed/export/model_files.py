@@ -26,6 +26,7 @@ from protofed.export.inference_module import (
     ModelMetadata,
     ModelOutputs,
     TrainedProduct,
+    check_finite,
     load_weights,
 )
 from protofed.federation.build import NOTHING, build_nets
@@ -168,12 +169,28 @@ def read_onnx(path: Path, access: CodeAccess = OUR_CODE) -> TrainedProduct:
         first = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
         raise ProtofedError(f"{path} cannot be read as ONNX: {first}") from fault
     facts = ModelMetadata.read(session.get_modelmeta().custom_metadata_map, path)
+    _check_weights(path)
 
     def answer(images: Tensor) -> ModelOutputs:
         outputs = session.run(["logits", "probabilities"], {facts.input_name: images.numpy()})
         return ModelOutputs(*map(torch.from_numpy, outputs))
 
     return TrainedProduct(facts, answer)
+
+
+def _check_weights(path: Path) -> None:
+    """Raise if weights of an ONNX file are NaN, which a ReLU of its runtime may turn to zero.
+
+    Without the package onnx, only what the model predicts is looked at.
+    """
+    if find_spec("onnx") is None:
+        return
+    import onnx
+
+    for one in onnx.load(path).graph.initializer:
+        numbers = onnx.numpy_helper.to_array(one)
+        if numbers.dtype.kind == "f":
+            check_finite({one.name: torch.from_numpy(numbers.copy())})
 
 
 def _need(what: str, *names: str) -> None:
