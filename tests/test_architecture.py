@@ -49,6 +49,13 @@ ROOMS = (  # each may import those before it that it names
             *("federation", "experiment", "analysis"),
         ),
     ),
+    (
+        "paper_figures",
+        (
+            *("errors", "runtime", "core", "data", "spec", "experiment", "analysis"),
+            *("paper_tables", "figures"),
+        ),
+    ),
     ("report", ("errors", "runtime", "spec", "federation", "experiment", "analysis")),
     (
         "export",
@@ -65,8 +72,8 @@ ROOMS = (  # each may import those before it that it names
         "cli",
         (
             *("", "errors", "runtime", "core", "methods", "data", "spec", "federation"),
-            *("experiment", "tracking", "analysis", "paper_tables", "figures", "report"),
-            *("export", "deploy"),
+            *("experiment", "tracking", "analysis", "paper_tables", "figures", "paper_figures"),
+            *("report", "export", "deploy"),
         ),
     ),
     (

@@ -25,6 +25,7 @@ from protofed.cli.reproduce import LONG, kept_scale, reproduce_command
 from protofed.data.digits_mini import DOMAINS
 from protofed.errors import ProtofedError
 from protofed.experiment.stale_code import StaleRunError
+from protofed.paper_figures.figure_recipe import figure_names
 from protofed.paper_tables.recipe import plan_runs, read_recipe, recipe_names
 from protofed.paper_tables.run_recipe import ReadyRecipe, read_recipe_runs
 
@@ -50,9 +51,10 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 def test_the_list_names_every_recipe(call: Call) -> None:
     code, out, _ = call("--list")
     assert code == 0
-    assert [row.split()[0] for row in out.splitlines() if "-table" in row] == list(recipe_names())
+    names = [*recipe_names(), *figure_names()]
+    assert [row.split()[0] for row in out.splitlines() if "-table" in row or "-fig" in row] == names
     told = json.loads(call("--list", "--json")[1])
-    assert [row["name"] for row in told] == list(recipe_names())
+    assert [row["name"] for row in told] == names
 
 
 def test_a_table_is_run_in_processes_then_read(call: Call, tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_a_failed_run_is_told_after_the_table_with_code_1(
 def test_stopping_the_forecast_says_how_to_go_on(
     call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(cells: Sequence[GridCell], stale: str) -> list[GridCell]:
+    def stop(*given: object) -> list[GridCell]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("protofed.paper_tables.run_recipe.cells_to_do", stop)
@@ -210,6 +212,8 @@ def test_markdown_and_one_part(call: Call, smoked: Path) -> None:
         (["fpl-table1", "--scale", "huge"], "'smoke', 'quick', 'paper'"),
         (["fpl-table1", "--format", "pdf"], "'terminal', 'markdown', 'latex'"),
         (["fpl-table1", "--seeds", "0"], "--seeds"),
+        (["fpl-table1", "--out", "here"], "only figures write files"),
+        (["fpl-fig6", "--row", "FPL"], "--part"),
     ],
 )
 def test_wrong_words_are_refused(call: Call, words: list[str], told: str) -> None:

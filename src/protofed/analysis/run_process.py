@@ -39,11 +39,12 @@ class RunOptions(NamedTuple):
     """How runs are made, beyond what their experiments say.
 
     `stale` says what happens to runs that other code has made, as for `run`; `track` names the
-    trackers that log each run.
+    trackers that log each run; `keep` names the scored rounds whose models stay.
     """
 
     stale: StaleRule = "refuse"
     track: TrackerChoice = TrackerChoice()
+    keep: tuple[int, ...] = ()
 
 
 def can_travel(experiment: Experiment) -> bool:
@@ -117,6 +118,7 @@ def _job(cell: GridCell, options: RunOptions) -> dict[str, Any]:
         "stale": options.stale,
         "trackers": options.track.names,
         "track_to": None if to is None else str(to),
+        "keep": options.keep,
     }
 
 
@@ -131,6 +133,7 @@ def run_cell(
         workers=0,  # the runs of the grid are side by side already
         trackers=[TrackerGuard(tracker, note) for tracker in options.track.create()],
         progress=False,
+        keep=options.keep,
         stale=options.stale,
         stop_after=cell.stop_after,
     )
@@ -167,4 +170,4 @@ def _read_job(job: dict[str, Any]) -> tuple[GridCell, RunOptions]:
     to = job["track_to"]
     track = TrackerChoice(tuple(job["trackers"]), None if to is None else Path(to))
     cell = GridCell(job["label"], job["seed"], experiment, Path(job["folder"]), job["stop_after"])
-    return cell, RunOptions(job["stale"], track)
+    return cell, RunOptions(job["stale"], track, tuple(job["keep"]))

@@ -44,6 +44,11 @@ _MODULES = {
 NEED_MODELS = ("feature_maps", "prototype_map", "gradcam")
 
 
+def shows_models(kind: str) -> bool:
+    """Whether a kind of figure shows models, which kept copies of runs lack, and not scores."""
+    return _MODULES[require_known_name("kind of figure", kind, KINDS)] in NEED_MODELS
+
+
 def check_drawable(kind: str, options: FigureOptions, run: Path) -> None:
     """Raise if a run folder lacks what a kind of figure shows, or is damaged.
 
@@ -54,13 +59,13 @@ def check_drawable(kind: str, options: FigureOptions, run: Path) -> None:
     from protofed.experiment.run_records import load_spec
     from protofed.experiment.trained_run import find_checkpoint
 
-    module = _MODULES[require_known_name("kind of figure", kind, KINDS)]
+    models = shows_models(kind)
     check_is_run(run)
-    if module not in NEED_MODELS and kind != "partition":
+    if not models and kind != "partition":
         read_record(run)
         return
     load_spec(run)
-    if module in NEED_MODELS:
+    if models:
         for number in options.rounds or [None]:
             find_checkpoint(run, number)
 

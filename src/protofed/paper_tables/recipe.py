@@ -319,7 +319,6 @@ SMOKE_NOTE = (
     "it shows only that every row runs, so the paper's numbers are left out"
 )
 SMOKE_NET = "moon-cnn"  # the smallest
-SMOKE_CLIENTS = 4
 
 
 class RunPlan(NamedTuple):
@@ -348,8 +347,7 @@ def plan_runs(
     scoring = settings["scoring"]
     count = seeds or (scoring["seeds"] if scale == "paper" else 1)
     variants = [
-        GridVariant(row.label, _spec(recipe, part, row, scale, scoring["quick_rounds"]))
-        for row in recipe.rows
+        GridVariant(row.label, scaled_spec(recipe.raw(part, row), scale)) for row in recipe.rows
     ]
     shown = DOMAINS[: len(part.columns)]
     columns = dict(zip(shown, shown, strict=True)) if scale == "smoke" else part.columns
@@ -378,29 +376,46 @@ def describe_scale(rounds: tuple[int, int], seeds: tuple[int, int]) -> str:
     return "the recipe with " + ": ".join(filter(None, [" and ".join(told), ", ".join(effects)]))
 
 
-def _spec(recipe: Recipe, part: RecipePart, row: RecipeRow, scale: Scale, quick_rounds: int) -> Raw:
-    """The experiment of a row as plain data."""
-    raw = recipe.raw(part, row)
-    del raw["scoring"]
+class SmokeSize(NamedTuple):
+    """What stands in for a recipe at scale ``smoke``: a few images of digits-mini, a few rounds.
+
+    `server_epochs` replaces the hundreds of methods that train at the server; 0 leaves them.
+    """
+
+    clients: int = 4
+    samples: int = 12  # of each client
+    epochs: int = 1
+    batch: int = 8
+    rounds: int = 2  # prototypes act from the second on
+    server_epochs: int = 2
+
+
+ROWS_RUN = SmokeSize()  # just enough to see every row run
+
+
+def scaled_spec(raw: Raw, scale: Scale, size: SmokeSize = ROWS_RUN) -> Raw:
+    """The experiment of `Recipe.raw` at a scale, as plain data without its scoring."""
+    spec = {name: value for name, value in raw.items() if name != "scoring"}
     if scale == "quick":
-        return {**raw, "rounds": min(quick_rounds, raw["rounds"])}
-    return raw if scale == "paper" else _smoke(raw)
+        return {**spec, "rounds": min(raw["scoring"]["quick_rounds"], raw["rounds"])}
+    return spec if scale == "paper" else _smoke(spec, size)
 
 
-def _smoke(raw: Raw) -> Raw:
+def _smoke(raw: Raw, size: SmokeSize) -> Raw:
     """The same method on next to nothing; equal rows of different parts become one run."""
     domains = DOMAINS[: len(raw["data"]["domains"])]
     method = dict(raw["method"])
-    if "server_epochs" in {field.name for field in dataclasses.fields(METHODS[method["name"]])}:
-        method["server_epochs"] = 2  # of hundreds
+    known = {field.name for field in dataclasses.fields(METHODS[method["name"]])}
+    if size.server_epochs and "server_epochs" in known:
+        method["server_epochs"] = size.server_epochs
     return {
         "data": {"name": "digits-mini", "domains": list(domains), "side": 16},
         "method": method,
         # Different nets must go together, so they stay as they are.
         "net": raw["net"] if isinstance(raw["net"], list) else SMOKE_NET,
-        "partition": {"kind": "shares", "clients": SMOKE_CLIENTS, "samples": 12},
-        "training": {**raw["training"], "epochs": 1, "batch": 8},
-        "rounds": 2,  # prototypes act from the second on
+        "partition": {"kind": "shares", "clients": size.clients, "samples": size.samples},
+        "training": {**raw["training"], "epochs": size.epochs, "batch": size.batch},
+        "rounds": size.rounds,
     }
 
 

@@ -141,15 +141,19 @@ def plan_recipe(
         plan = plan_runs(recipe, part, scale, seeds, runs)
         taken = {folder for one in planned for folder in one.runs}  # at smoke, parts share runs
         ready = ReadyRecipe(recipe, scale, (plan,), {}, stale)
-        planned.append(_planned(ready, taken, workers))
+        planned.append(plan_part(ready, taken, workers))
     return RecipePlan(recipe.name, scale, workers, tuple(planned), skipped)
 
 
-def _planned(ready: ReadyRecipe, taken: Set[Path], workers: int) -> PlannedPart:
-    """The only part of `ready`; the time of runs that are `taken` is counted elsewhere."""
+def plan_part(ready: ReadyRecipe, taken: Set[Path], workers: int) -> PlannedPart:
+    """What the only part of `ready` would run; the time of `taken` runs is counted elsewhere.
+
+    Its images need not be there.
+    """
     (plan,), scale, stale = ready.plans, ready.scale, ready.stale
     part, refused = plan.part, [c.folder for c in plan.cells if _is_refused(c, stale)]
-    left = cells_to_do([cell for cell in plan.cells if cell.folder not in refused], stale)
+    accepted = [cell for cell in plan.cells if cell.folder not in refused]
+    left = cells_to_do(accepted, stale, ready.models)
     domains = tuple(part.columns.values())
     missing = () if scale == "smoke" else tuple(missing_images(part.benchmark, domains))
     own = plan._replace(cells=tuple(cell for cell in left if cell.folder not in taken))

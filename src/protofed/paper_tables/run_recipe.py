@@ -20,6 +20,7 @@ from protofed.errors import ProtofedError
 from protofed.experiment.result import ScoreRule
 from protofed.experiment.run_folder import RunDir
 from protofed.experiment.stale_code import StaleRule
+from protofed.experiment.trained_run import find_checkpoint
 from protofed.paper_tables.paper_comparison import PaperComparison, RecipeReport, compare_with_paper
 from protofed.paper_tables.recipe import (
     SMOKE_RUN,
@@ -38,7 +39,8 @@ class ReadyRecipe(NamedTuple):
     """A recipe at a scale after all checks, ready for `run_recipe`.
 
     `plans` are the parts that will run; `skipped` says why the others cannot. `stale` says what is
-    done with runs that other code has made.
+    done with runs that other code has made, `models` names the rounds whose models are needed
+    (None: the last one).
     """
 
     recipe: Recipe
@@ -46,11 +48,26 @@ class ReadyRecipe(NamedTuple):
     plans: tuple[RunPlan, ...]
     skipped: dict[str, str]
     stale: StaleRule = "refuse"
+    models: tuple[int | None, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What a user calls it."""
+        return self.recipe.name
+
+    @property
+    def notes(self) -> list[str]:
+        """What runs instead of the recipe, each once."""
+        return list(dict.fromkeys(plan.note for plan in self.plans))
 
     @property
     def cells(self) -> list[GridCell]:
         """All runs, those that several rows share once."""
         return list({cell.folder: cell for plan in self.plans for cell in plan.cells}.values())
+
+    def to_do(self) -> list[GridCell]:
+        """The runs that are not finished, or must be repeated."""
+        return cells_to_do(self.cells, self.stale, self.models)
 
     def seconds(self, workers: int) -> float:
         """An estimate of how long the runs to do take, by measuring a few batches.
@@ -58,19 +75,40 @@ class ReadyRecipe(NamedTuple):
         At scale ``smoke`` nothing is measured: most of a run's time goes into starting it.
         """
         if self.scale == "smoke":
-            return SMOKE_RUN * len(cells_to_do(self.cells, self.stale)) / max(1, workers)
+            return SMOKE_RUN * len(self.to_do()) / max(1, workers)
         return measured_estimate(
-            self.plans, lambda plan: cells_to_do(plan.cells, self.stale), workers
+            self.plans, lambda plan: cells_to_do(plan.cells, self.stale, self.models), workers
         )
 
 
-def cells_to_do(cells: Sequence[GridCell], stale: StaleRule = "refuse") -> list[GridCell]:
+def cells_to_do(
+    cells: Sequence[GridCell],
+    stale: StaleRule = "refuse",
+    models: Sequence[int | None] = (),
+) -> list[GridCell]:
     """The cells whose runs are not finished, or must be repeated because other code made them.
 
-    With the rule "refuse" such runs are an error.
+    With the rule "refuse" such runs are an error. Runs that lack one of the `models` must be
+    repeated, too.
     """
     repeat = stale_folders(cells, stale)
-    return [c for c in cells if c.folder in repeat or not RunDir(c.folder).done.exists()]
+    return [
+        cell
+        for cell in cells
+        if cell.folder in repeat
+        or not RunDir(cell.folder).done.exists()
+        or lacks_model(cell.folder, models)
+    ]
+
+
+def lacks_model(folder: Path, rounds: Sequence[int | None]) -> str:
+    """Why a run has no model of one of the rounds (None: the last one); empty if it has all."""
+    try:
+        for number in rounds:
+            find_checkpoint(folder, number)
+    except ProtofedError as fault:
+        return str(fault)
+    return ""
 
 
 def prepare_recipe(

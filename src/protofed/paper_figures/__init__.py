@@ -1,0 +1,1 @@
+"""The papers' figures: the runs behind each, drawn anew by one command."""
