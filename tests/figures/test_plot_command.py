@@ -59,6 +59,7 @@ def test_every_option_reaches_the_figure(made: Made) -> None:
         "score": "last",
         "images": "2",
         "seed": "3",
+        "clients": "0,print",
     }.items():
         with pytest.raises(ProtofedError, match=f"does not use the option '{option}'"):
             call("partition", made(), f"--{option}", value)

@@ -24,7 +24,12 @@ from protofed.spec.method_lookup import describe_method
 
 FIGURES = [read_figure(name) for name in figure_names()]
 PICTURES = [(figure, picture) for figure in FIGURES for picture in figure.pictures]
-WANTED = {"fedseproto": (2, 3, 4), "fpl": (3, 4, 5, 6), "fedlsa": (1, 2, 4, 5, 6)}
+WANTED = {
+    "fedseproto": (2, 3, 4),
+    "fpl": (1, 3, 4, 5, 6, 7),
+    "fedlsa": (1, 2, 4, 5, 6),
+    "pgct": (4,),
+}
 PLAIN: dict[str, Any] = {"figure": "Figure 9", "caption": "a caption", "claim": "a claim"}
 CURVES = {"name": "one", "table": "fpl-table2", "part": "digits", "kind": "curves", "rows": ["FPL"]}
 

@@ -47,6 +47,9 @@ def plot_command(
     metric: MetricOption = "accuracy",
     images: Annotated[int, typer.Option(min=1, help="Number of example images of gradcam.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling and t-SNE.")] = 0,
+    clients: Annotated[
+        str, typer.Option(help="Clients whose own models are drawn: ids or domains, e.g. 0,mnist.")
+    ] = "",
     where: WhereOption = None,
 ) -> None:
     """Draw a figure from run folders; without a kind, list the kinds.
@@ -65,8 +68,9 @@ def plot_command(
             typer.echo(f"{name:<{width}}  {summary}")
         return
     require_known_name("kind of figure", kind, KINDS)
-    shown = parse_rounds("--rounds", rounds)
-    options = FigureOptions(shown, domain, by, score, images, seed, metric)
+    shown = tuple(word.strip() for word in clients.split(",") if word.strip())
+    numbers = parse_rounds("--rounds", rounds)
+    options = FigureOptions(numbers, domain, by, score, images, seed, metric, shown)
     chosen = choose_runs(runs or [], where or [], partial(check_drawable, kind, options))
     tell_left_out(chosen.left_out)
     figure = draw_figure(kind, chosen.folders, options)

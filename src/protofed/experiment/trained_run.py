@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from protofed.core.message import Message
 from protofed.core.method import AnyMethod
 from protofed.core.model import Model
 from protofed.core.site import ArrayDataset, ClientId, Site
@@ -34,12 +35,26 @@ SAME_SCORE = 1.0  # points by which a score may differ on another CPU
 RESTORE = "restore the code, or take the model as it is with <stale=accept>"
 
 
+class LocalModel(NamedTuple):
+    """What a client predicts with after an exchange of a round, before the server merges anything.
+
+    `received` is the message that the client got, with the model that it made of it; `exchange`
+    counts from 0.
+    """
+
+    client: ClientId
+    exchange: int
+    received: Message
+    state: Any
+
+
 @dataclass(frozen=True)
 class TrainedRun:
     """A run opened after some of its rounds: federation, server state and clients' states.
 
     Figures, reports and exports ask it for predictions, features and models. For a personal method
-    they come from the first client unless another one is named.
+    they come from the first client unless another one is named; with `local`, from that client's
+    model within the last round.
     """
 
     experiment: Experiment
@@ -47,6 +62,7 @@ class TrainedRun:
     round: int
     server: Any
     engine: LocalEngine[Any, Any]
+    local: LocalModel | None = None
 
     @property
     def method(self) -> AnyMethod:
@@ -55,11 +71,17 @@ class TrainedRun:
 
     def speaker(self, client: ClientId | None = None) -> tuple[Site, Any]:
         """Who predicts: the server; for personal methods a client, the first one if not named."""
+        if self.local:
+            return self.federation.sites[self.local.client], self.local.state
         if not self.method.personal:
             site = self.federation.server
             return site, self.method.init_client(site)
         client = min(self.federation.sites) if client is None else client
         return self.federation.sites[client], self.engine.state(client)
+
+    def received(self) -> Message:
+        """What it predicts with: the published result, or what a client made of its message."""
+        return self.local.received if self.local else self.method.publish(self.server)
 
     def predictions(self, data: ArrayDataset) -> Tensor:
         """The predicted classes [N] of all images of `data`."""
@@ -68,7 +90,7 @@ class TrainedRun:
     def scores(self, data: ArrayDataset) -> Tensor:
         """What the method says of all images of `data`, [N, C]."""
         site, state = self.speaker()
-        received = self.method.publish(self.server)
+        received = self.received()
         with torch_threads(self.experiment.threads):
             rows = [self.method.predict(site, received, state, x) for x in _inputs(site, data)]
         return torch.cat(rows)
@@ -85,7 +107,7 @@ class TrainedRun:
     def _whole(self, site: Site, state: object) -> Model:
         """What was published; what the server lacks, the state adds."""
         own = state if isinstance(state, Model) else Model()
-        return site.initial_model() | self.method.publish(self.server).model | own
+        return site.initial_model() | self.received().model | own
 
     def features(self, data: ArrayDataset) -> Tensor:
         """The features z [N, D] of all images of `data`."""

@@ -17,6 +17,7 @@ from protofed.figures.figure_data import (
     image_features,
     image_groups,
     model_owner,
+    open_local_models,
     open_runs,
     run_names,
     sample_images,
@@ -124,35 +125,52 @@ TSNE_PANEL = 2.3  # inches
 def draw_tsne(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """Draw the features of test images by t-SNE: a row per run, a column per round.
 
-    All panels show the same images, at most 1,000 drawn at random. Panels of a row share one scale.
+    With `options.clients`, each model is that of a client at the end of the round: a row per run
+    and client, or a column per client if there is one round. All panels show the same images, at
+    most 1,000 drawn at random. Panels of a row share one scale.
     """
-    options.only("tsne", "rounds", "domain", "by", "seed")
-    columns = [open_runs(runs, finished) for finished in options.rounds or (None,)]
-    first = columns[0][0]
+    options.only("tsne", "rounds", "domain", "by", "seed", "clients")
+    rows = _panel_rows(runs, options)
+    first = rows[0][1][0]
     chosen = sample_images(
         choose_test_images("tsne", first, options.domain), MOST_TSNE_IMAGES, options.seed, "t-SNE"
     )
     numbers, called = image_groups(first, chosen, options.by)
-    figure = new_figure(TSNE_PANEL * len(columns) + 1.0, TSNE_PANEL * len(runs) + 0.3)
-    panels = figure.subplots(len(runs), len(columns), squeeze=False, sharex="row", sharey="row")
-    labels = run_names(runs, columns[0])
-    for column, opened in enumerate(columns):
-        for row, run in enumerate(opened):
-            axes = panels[row, column]
-            _scatter_plane(
-                axes, tsne_map(image_features(run, chosen), options.seed), numbers, called
-            )
+    figure = new_figure(TSNE_PANEL * len(rows[0][1]) + 1.0, TSNE_PANEL * len(rows) + 0.3)
+    panels = figure.subplots(len(rows), len(rows[0][1]), squeeze=False, sharex="row", sharey="row")
+    for line, (label, models) in zip(panels, rows, strict=True):
+        for axes, run in zip(line, models, strict=True):
+            points = tsne_map(image_features(run, chosen), options.seed)
+            scatter_plane(axes, points, numbers, called)
             axes.set_title(_tsne_title(run))
-            if column == 0:
-                axes.set_ylabel(labels[row])
+        line[0].set_ylabel(label)
     marks, texts = panels[0, 0].get_legend_handles_labels()
     figure.legend(marks, texts, loc="outside right center", title=options.by, markerscale=2)
     add_footnotes(figure, [f"{len(numbers)} test images: {', '.join(chosen)}"])
     return figure
 
 
-def _scatter_plane(axes: Axes, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
-    """Points [N, 2] with the look of their group."""
+def _panel_rows(runs: Sequence[Path], options: FigureOptions) -> list[tuple[str, list[TrainedRun]]]:
+    """The models of each row of panels, with its label."""
+    columns = [open_runs(runs, finished) for finished in options.rounds or (None,)]
+    labels = run_names(runs, columns[0])
+    if not options.clients:
+        return [(label, [c[row] for c in columns]) for row, label in enumerate(labels)]
+    local = [open_local_models(runs, column, options.clients) for column in columns]
+    if len(columns) == 1:
+        return list(zip(labels, local[0], strict=True))
+    return [
+        (label, [models[row][client] for models in local])
+        for row, label in enumerate(labels)
+        for client in range(len(options.clients))
+    ]
+
+
+def scatter_plane(axes: Axes, points: Tensor, numbers: Tensor, called: Sequence[str]) -> None:
+    """Draw points [N, 2] with the look of their group in a square panel without ticks.
+
+    `numbers` [N] are the groups' numbers, `called` their names.
+    """
     for cloud in group_points(points, numbers, called):
         x, y = cloud.points.T.numpy()
         axes.scatter(

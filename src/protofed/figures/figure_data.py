@@ -28,6 +28,7 @@ from protofed.core.rng import rng
 from protofed.core.site import ArrayDataset, ClientId
 from protofed.core.training import torch_threads
 from protofed.errors import ProtofedError, require_known_name
+from protofed.experiment.local_models import replay_round
 from protofed.experiment.result import ScoreRule, choose_rule
 from protofed.experiment.trained_run import TrainedRun, open_trained_run
 from protofed.federation.evaluation import DomainScores
@@ -77,11 +78,36 @@ def run_names(runs: Sequence[Path], opened: Sequence[TrainedRun]) -> list[str]:
     ]
 
 
+def open_local_models(
+    runs: Sequence[Path], opened: Sequence[TrainedRun], words: Sequence[str]
+) -> list[list[TrainedRun]]:
+    """For each opened run, the models of some clients at the end of the round, before the merge.
+
+    The round is trained again for them. `words` name the clients, see `find_clients`.
+    """
+    found = []
+    for folder, run in zip(runs, opened, strict=True):
+        replayed = replay_round(folder, run)
+        found.append([replayed.local(client) for client in find_clients(run, words)])
+    return found
+
+
+def find_clients(run: TrainedRun, words: Sequence[str]) -> list[ClientId]:
+    """The ids that some words name: a client's id, or a domain, which means its first client."""
+    sites = run.federation.sites
+    first = {site.domain: client for client, site in sorted(sites.items(), reverse=True)}
+    known = {**{str(client): client for client in sites}, **dict(sorted(first.items()))}
+    return [known[require_known_name("client or domain with clients", w, known)] for w in words]
+
+
 def model_owner(run: TrainedRun) -> str:
-    """The client whose model is shown, for personal methods; empty for the server's model.
+    """The client whose model is shown; empty for the server's model.
 
     Personal methods leave each client with its own model; figures take the first client's.
     """
+    if run.local:
+        client = run.local.client
+        return f"client {client} ({run.federation.sites[client].domain})"
     return f"client {min(run.federation.sites)}" if run.method.personal else ""
 
 

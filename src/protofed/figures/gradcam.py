@@ -21,6 +21,7 @@ from protofed.figures.figure_data import (
     Chosen,
     choose_test_images,
     model_owner,
+    open_local_models,
     open_runs,
     run_names,
     single_round,
@@ -135,24 +136,29 @@ def draw_gradcam(runs: Sequence[Path], options: FigureOptions) -> Figure:
     """Draw example images with the heat maps of each run's predicted class below them.
 
     Under each heat map stand the class, its probability, and whether it is right. `options.images`
-    sets the number of images.
+    sets the number of images. With `options.clients`, a run has a row for each client's model.
     """
-    options.only("gradcam", "rounds", "domain", "images", "seed")
+    options.only("gradcam", "rounds", "domain", "images", "seed", "clients")
     opened = open_runs(runs, single_round("gradcam", options))
+    labels = run_names(runs, opened)
+    if options.clients:
+        local = open_local_models(runs, opened, options.clients)
+        labels = [label for label, models in zip(labels, local, strict=True) for _ in models]
+        opened = [run for models in local for run in models]
     if isinstance(opened[0].experiment.data, ArrayData):
         raise ProtofedError("gradcam: it shows images, and the data of these runs are rows")
     pictures = sample_test_images(
         choose_test_images("gradcam", opened[0], options.domain), options.images, options.seed
     )
     classes = opened[0].federation.benchmark.classes
-    figure = new_figure(PANEL * len(pictures) + 1.2, (PANEL + 0.25) * (len(runs) + 1) + 0.2)
-    panels = figure.subplots(len(runs) + 1, len(pictures), squeeze=False)
+    figure = new_figure(PANEL * len(pictures) + 1.2, (PANEL + 0.25) * (len(opened) + 1) + 0.2)
+    panels = figure.subplots(len(opened) + 1, len(pictures), squeeze=False)
     for axes, picture in zip(panels[0], pictures, strict=True):
         plot_image(axes, picture.data.images[0])
         axes.set_title(f"{picture.domain}\nclass {classes[picture.label]}")
-    for row, label, run in zip(panels[1:], run_names(runs, opened), opened, strict=True):
+    for row, label, run in zip(panels[1:], labels, opened, strict=True):
         for axes, picture in zip(row, pictures, strict=True):
-            _heat(axes, picture, explain_image(run, picture), classes)
+            plot_prediction(axes, picture, explain_image(run, picture), classes)
         row[0].set_ylabel("\n".join(filter(None, [label, f"round {run.round}", model_owner(run)])))
     panels[0, 0].set_ylabel("image")
     scale = figure.colorbar(panels[1, 0].images[-1], ax=panels[1:], ticks=[0, 1], aspect=40)
@@ -220,8 +226,13 @@ def plot_heat(axes: Axes, image: Tensor, heat: Tensor) -> None:
     axes.imshow(heat.numpy(), cmap=COLOURS, vmin=0, vmax=1, alpha=opacity)
 
 
-def _heat(axes: Axes, picture: ExampleImage, seen: HeatMap, classes: Sequence[str]) -> None:
-    """A heat map over its image; below, what was predicted, and whether that is right."""
+def plot_prediction(
+    axes: Axes, picture: ExampleImage, seen: HeatMap, classes: Sequence[str]
+) -> None:
+    """Show a heat map over its image; below, what was predicted, and whether that is right.
+
+    `classes` are the names of the classes.
+    """
     plot_heat(axes, picture.data.images[0], seen.heat)
     chance, predicted = (value.item() for value in seen.chances.max(0))
     right = predicted == picture.label

@@ -62,7 +62,8 @@ class FigureOptions:
 
     `rounds` chooses models by round, `domain` one domain, `by` the meaning of colours, `score` the
     scoring rule, `images` the number of examples, `seed` all random choices, and `metric` the score
-    that is drawn.
+    that is drawn. `clients` shows the models of clients before the merge; each is an id, or a
+    domain, which means its first one.
     """
 
     rounds: tuple[int, ...] = ()
@@ -72,6 +73,7 @@ class FigureOptions:
     images: int = 4
     seed: int = 0
     metric: MetricName = "accuracy"
+    clients: tuple[str, ...] = ()
 
     def only(self, kind: str, *known: str) -> None:
         """Raise if an option was set that this kind of figure ignores; `known` are the others."""

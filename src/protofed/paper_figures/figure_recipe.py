@@ -48,7 +48,8 @@ class Picture(PaperValue):
 
     `table` and `part` name the recipe whose settings hold. The runs are those of `rows`, then those
     of the row `of`: with the fields of each of its `ablations` ("full" means none), or with all
-    combinations of the values in `sweep`. `at` are rounds as shares of all rounds of a run.
+    combinations of the values in `sweep`. `at` are rounds as shares of all rounds of a run,
+    `clients` and `domain` are as in `FigureOptions`.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Picture(PaperValue):
     ablations: tuple[str, ...] = ()
     sweep: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     at: tuple[float, ...] = ()
+    clients: tuple[str, ...] = ()
     domain: str | None = None
 
     def variants(self, recipe: Recipe, scale: Scale) -> list[GridVariant]:
@@ -104,6 +106,7 @@ class Picture(PaperValue):
         made = FigureOptions(
             rounds=tuple(dict.fromkeys(rounds)),
             domain=None if self.domain is None else stand_in[self.domain],
+            clients=tuple(stand_in.get(word, word) for word in self.clients),
         )
         if self.kind not in SCORED:
             return made
