@@ -28,7 +28,7 @@ WANTED = {
     "fedseproto": (2, 3, 4),
     "fpl": (1, 3, 4, 5, 6, 7),
     "fedlsa": (1, 2, 4, 5, 6),
-    "pgct": (4,),
+    "pgct": (1, 3, 4),
 }
 PLAIN: dict[str, Any] = {"figure": "Figure 9", "caption": "a caption", "claim": "a claim"}
 CURVES = {"name": "one", "table": "fpl-table2", "part": "digits", "kind": "curves", "rows": ["FPL"]}

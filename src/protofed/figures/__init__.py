@@ -25,6 +25,8 @@ KINDS = {
     "margins": "distance of each class to the nearest other one",
     "prototypes": "the clients' prototypes in a plane, with clusters and means",
     "gradcam": "where in an image a model looks (heat maps)",
+    "boundaries": "decision regions before and after another client trained a model",
+    "cases": "images on which two methods of cross-training agree or differ",
 }
 _MODULES = {
     "curves": "score_charts",
@@ -38,10 +40,12 @@ _MODULES = {
     "margins": "prototype_map",
     "prototypes": "prototype_map",
     "gradcam": "gradcam",
+    "boundaries": "cross_training",
+    "cases": "cross_training",
 }
 
 
-NEED_MODELS = ("feature_maps", "prototype_map", "gradcam")
+NEED_MODELS = ("feature_maps", "prototype_map", "gradcam", "cross_training")
 
 
 def shows_models(kind: str) -> bool:

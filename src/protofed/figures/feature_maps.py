@@ -53,13 +53,18 @@ def group_points(points: Tensor, numbers: Tensor, called: Sequence[str]) -> Iter
     `called` names the groups by number. Groups without points are left out. Beyond the palette,
     colours are repeated darker.
     """
+    for group in numbers.unique().tolist():
+        marker = MARKERS[group % len(MARKERS)]
+        yield PointGroup(called[group], points[numbers == group], group_colour(group), marker)
+
+
+def group_colour(group: int) -> tuple[float, float, float]:
+    """The colour of a group by its number: red, green and blue from 0 to 1."""
     from matplotlib.colors import to_rgb
 
-    for group in numbers.unique().tolist():
-        again, place = divmod(group, len(PALETTE))
-        red, green, blue = (part * DARKER**again for part in to_rgb(PALETTE[place]))
-        marker = MARKERS[group % len(MARKERS)]
-        yield PointGroup(called[group], points[numbers == group], (red, green, blue), marker)
+    again, place = divmod(group, len(PALETTE))
+    red, green, blue = (part * DARKER**again for part in to_rgb(PALETTE[place]))
+    return red, green, blue
 
 
 PERPLEXITY = 30.0  # of t-SNE, as its paper suggests
