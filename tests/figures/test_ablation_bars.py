@@ -36,13 +36,14 @@ def test_a_bar_a_variant_and_the_baseline_dashed(made: Made) -> None:
 def test_the_ablations_that_a_method_declares_give_names_and_order(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FedProx, "ablations", {"without": {"mu": 0.0}, "weak": {"mu": 0.01}})
     runs = [made("fedprox", {"mu": 0.5}), made("fedprox"), made("fedprox", {"mu": 0.0})]
+    other = made("fedprox", {"mu": 2.0})
+    monkeypatch.setattr(FedProx, "ablations", {"without": {"mu": 0.0}, "weak": {"mu": 0.01}})
     figure = draw_figure("ablation", runs, FigureOptions(score="last"))
     assert list(bars(figure)) == ["without", "weak", "FedProx (full)"]
     assert bars(figure)["FedProx (full)"] == pytest.approx(mean_of_last(runs[0], 1))
     # two settings without anything taken away: which is the full one cannot be known
-    strange = [*runs, made("fedprox", {"mu": 2.0})]
+    strange = [*runs, other]
     assert next(iter(bars(draw_figure("ablation", strange, FigureOptions())))) == "FedProx (mu=0.5)"
 
 
