@@ -123,6 +123,18 @@ def test_domains_of_digits_mini_stand_in_by_their_place(tmp_path: Path) -> None:
     assert ready_picture(figure, picture, "paper", None, tmp_path).options.domain == "usps"
 
 
+def test_local_models_keep_the_round_before_so_that_one_round_is_trained_again(
+    tmp_path: Path,
+) -> None:
+    figure = read_figure("fpl-fig7")
+    one = ready_picture(figure, figure.pictures[0], "paper", None, tmp_path)
+    assert one.options.rounds == (5, 25, 100)
+    assert one.keep == {4, 5, 24, 25, 99, 100}
+    figure = read_figure("fedlsa-fig4")  # scored every five rounds
+    one = ready_picture(figure, figure.pictures[0], "paper", None, tmp_path)
+    assert one.keep == {5, 25, 100}
+
+
 def test_what_all_pictures_share_is_written_once() -> None:
     every = {key: value for key, value in CURVES.items() if key not in ("name", "part")}
     pictures = [{"name": "a", "part": "digits"}, {"name": "b", "part": "office", "rows": ["MOON"]}]

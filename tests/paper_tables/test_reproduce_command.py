@@ -26,7 +26,7 @@ from protofed.data.digits_mini import DOMAINS
 from protofed.errors import ProtofedError
 from protofed.experiment.stale_code import StaleRunError
 from protofed.paper_figures.figure_recipe import figure_names
-from protofed.paper_tables.recipe import plan_runs, read_recipe, recipe_names
+from protofed.paper_tables.recipe import ROWS_RUN, plan_runs, read_recipe, recipe_names
 from protofed.paper_tables.run_recipe import ReadyRecipe, read_recipe_runs
 
 Call = Callable[..., tuple[int, str, str]]
@@ -196,6 +196,29 @@ def test_runs_made_by_other_code_are_asked_for_before_they_are_repeated(
     with pytest.raises(StaleRunError, match=r"so were 1 more"):  # without any question
         app([str(word) for word in words])
     assert before == {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
+
+
+def test_a_figure_is_drawn_from_the_tables_runs(
+    call: Call, smoked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protofed.paper_figures.figure_recipe.SMOKE", ROWS_RUN)
+    words = ["fpl-fig6", "--runs", smoked, "--part", "office", "--out", tmp_path]
+    code, out, err = call(*words, "--json")
+    assert code == 0
+    assert "fpl-fig6 at scale smoke: 0 of 8 runs to do" in err
+    (picture,) = json.loads(out)["pictures"]
+    files = [tmp_path / f"fpl-fig6-office.{ending}" for ending in ("svg", "png")]
+    assert picture["files"] == [str(file) for file in files]
+    assert all(file.stat().st_size for file in files)
+    assert "FPL converges faster" in call(*words)[1]
+
+
+def test_a_figures_dry_run_counts_shared_runs_once(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("fpl-fig5", "--dry-run", "--runs", tmp_path)
+    assert code == 0
+    assert "plan: 2 runs, 0 finished, 2 to do" in out
+    assert "office-domains" in out
+    assert not list(tmp_path.iterdir())
 
 
 def test_markdown_and_one_part(call: Call, smoked: Path) -> None:

@@ -184,7 +184,7 @@ def _figure(asked: Asked, out: Path | None, rows: list[str] | None) -> tuple[Tab
         plan = plan_figure(figure, scale, seeds, runs, workers, stale, precision)
         return plan_document(plan), False
     if source is not None:
-        report = draw_kept_runs(figure, scale, seeds, source, out)
+        report = draw_kept_runs(figure, scale, seeds, source, out, precision)
     else:
         ready = prepare_figure(figure, scale, seeds, runs, stale, precision)
         play = partial(run_figure, ready, workers, out)

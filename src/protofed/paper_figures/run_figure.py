@@ -52,6 +52,13 @@ class ReadyPicture(NamedTuple):
         """Its runs."""
         return self.ready.plans[0]
 
+    @property
+    def keep(self) -> set[int]:
+        """The rounds whose models stay: those that are shown, and where local models begin."""
+        shown, every = self.options.rounds, self.plan.cells[0].experiment.evaluate_every
+        before = {number - every for number in shown if number > every}
+        return set(shown) | (before if self.options.clients else set())
+
 
 class ReadyFigure(NamedTuple):
     """A figure at a scale after all checks, ready for `run_figure`.
@@ -231,19 +238,27 @@ def run_figure(ready: ReadyFigure, workers: int, out: Path, watch: Watch) -> Fig
             if run.done.exists() and lacks_model(cell.folder, one.ready.models):
                 with run.locked():
                     run.clear()
-    keep = sorted({number for one in ready.pictures for number in one.options.rounds})
-    told = run_all(ready.cells, workers, watch, RunOptions(ready.stale, keep=tuple(keep)))
+    keep = tuple(sorted(set().union(*(one.keep for one in ready.pictures))))
+    told = run_all(ready.cells, workers, watch, RunOptions(ready.stale, keep=keep))
     return draw_pictures(ready, out, {folder: f"failed: {why}" for folder, why in told.items()})
 
 
 def draw_kept_runs(
-    figure: FigureRecipe, scale: Scale, seeds: int | None, folder: Path, out: Path
+    figure: FigureRecipe,
+    scale: Scale,
+    seeds: int | None,
+    folder: Path,
+    out: Path,
+    precision: Precision | None = None,
 ) -> FigureReport:
     """Draw the pictures of a figure from the runs that lie in `folder`; train nothing.
 
     Kept copies of runs hold no models, so only pictures of scores can be drawn from them.
     """
-    made = tuple(ready_picture(figure, one, scale, seeds, folder) for one in figure.pictures)
+    made = tuple(
+        ready_picture(figure, one, scale, seeds, folder, precision=precision)
+        for one in figure.pictures
+    )
     cells = {cell.folder: cell for one in made for cell in one.plan.cells}
     absent = {place: f"not in {folder}" for place in cells if not RunDir(place).done.exists()}
     report = draw_pictures(ReadyFigure(figure, scale, made, {}), out, absent)
