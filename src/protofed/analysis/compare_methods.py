@@ -24,6 +24,7 @@ from protofed.analysis.parallel_runs import (
     process_count,
     run_all,
 )
+from protofed.analysis.references import reference_variants, with_references
 from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell, GridVariant, grid_cells, named_variants
 from protofed.core.method import AnyMethod
@@ -51,6 +52,7 @@ def compare(
     settings: Mapping[str, object] | None = None,
     baseline: str | None = None,
     score: ScoreRule | None = None,
+    references: bool = False,
     runs: Path | str = "runs",
     workers: Workers = "auto",
     stale: StaleRule = "refuse",
@@ -60,8 +62,9 @@ def compare(
 
     `methods` are objects, names, or names with settings as on the command line. `settings` holds
     any other fields of the experiment by dotted name. `workers` is how many runs are at work at a
-    time, 0 for this process alone. Finished runs are read, interrupted ones resume. A run that
-    fails is named in the notes; if all fail, that is an error. ::
+    time, 0 for this process alone. `references` adds each place alone, and the images of all places
+    pooled, which no method is tested against. Finished runs are read, interrupted ones resume. A
+    run that fails is named in the notes; if all fail, that is an error. ::
 
         table = compare([FedAvg(), FPL(tau=0.1), "fedprox:mu=0.1"], data="digits", seeds=3)
         table  # in a notebook; or print(table), table.to_frame(), table.to_latex()
@@ -81,7 +84,10 @@ def compare(
         with GridWatcher() as watch:
             return run_all(cells, count, watch, RunOptions(stale))
 
-    table, _ = compare_variants(variants, numbers, Path(runs), play, baseline, score)
+    beside = reference_variants(raw) if references else ()
+    table, _ = compare_variants(
+        variants, numbers, Path(runs), play, baseline, score, references=beside
+    )
     return table
 
 
@@ -112,20 +118,23 @@ def compare_variants(
     baseline: str | None = None,
     score: ScoreRule | None = None,
     metric: MetricName = "accuracy",
+    references: Sequence[GridVariant] = (),
 ) -> tuple[ComparisonTable, Faults]:
     """Let `play` run every variant with every seed; return the table and the faults of failed runs.
 
     If every run fails, that is an error. `baseline` is the label of a row, in any case, the first
-    by default; if its runs failed there are no differences.
+    by default; if its runs failed there are no differences. `references` are rows of
+    `reference_variants`, to which no method is compared by a test.
     """
     if not seeds:
         raise ProtofedError("no seeds to run", hint="give one or more, as <seeds=3>")
-    cells = grid_cells(variants, seeds, runs)
+    every = [*variants, *references]
+    cells = grid_cells(every, seeds, runs)
     base = _baseline_label(baseline, variants)
     faults = play(cells)
     check_any_finished(cells, faults)
     done = [read_record(c.folder, c.label) for c in cells if c.folder not in faults]
-    notes = [*check_comparable(done, free=_free_sections(variants)), *method_notes(done)]
+    notes = [*check_comparable(done, free=_free_sections(every)), *method_notes(done)]
     notes += changed_code_notes([cell for cell in cells if cell.folder not in faults])
     notes += [
         f"{c.label}, seed {c.seed}: failed: {faults[c.folder].splitlines()[0]}"
@@ -135,7 +144,10 @@ def compare_variants(
     lost = base not in {record.label for record in done}
     if lost:
         notes.append(f"no differences: the baseline, {base}, failed")
-    return compare_records(records_by_metric(done, metric), base, score, notes, lost), faults
+    beside = {variant.label for variant in references}
+    compared = records_by_metric([r for r in done if r.label not in beside], metric)
+    table = compare_records(compared, base, score, notes, lost)
+    return with_references(table, [r for r in done if r.label in beside], score), faults
 
 
 def _baseline_label(typed: str | None, variants: Sequence[GridVariant]) -> str:

@@ -74,6 +74,7 @@ class ComparisonTable:
     identical: tuple[tuple[str, ...], ...] = ()
     metric: MetricName = "accuracy"
     largest: dict[str, float | None] | None = None  # share of the largest class, by column
+    references: tuple[MethodRow, ...] = ()  # each place alone, all pooled: no methods to compare
 
     @property
     def score(self) -> str:
@@ -137,16 +138,21 @@ class ComparisonTable:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
-        rows = [
-            {
-                **asdict(row),
-                "cells": {n: cell and cell._asdict() for n, cell in row.cells.items()},
-                "difference": row.difference and row.difference._asdict(),
-            }
-            for row in self.rows
-        ]
+        rows, references = (
+            [_row_content(row) for row in some] for some in (self.rows, self.references)
+        )
         found = self.ranks and self.ranks._asdict()
-        return {**asdict(self), "rows": rows, "ranks": found, "notes": list(self.notes)}
+        tables = {"rows": rows, "references": references, "ranks": found}
+        return {**asdict(self), **tables, "notes": list(self.notes)}
+
+
+def _row_content(row: MethodRow) -> dict[str, Any]:
+    """A row as plain data, ready for JSON."""
+    return {
+        **asdict(row),
+        "cells": {n: cell and cell._asdict() for n, cell in row.cells.items()},
+        "difference": row.difference and row.difference._asdict(),
+    }
 
 
 def _frame_row(table: ComparisonTable, row: MethodRow) -> dict[str, object]:
@@ -415,7 +421,8 @@ def table_footnotes(table: ComparisonTable) -> list[str]:
         )
     notes += [describe_ranks(table.ranks)] if table.ranks else []
     notes += describe_identical(table.identical)
-    runs = "; ".join(f"{row.label} {' '.join(row.digests)}" for row in table.rows)
+    every = (*table.rows, *table.references)
+    runs = "; ".join(f"{row.label} {' '.join(row.digests)}" for row in every)
     return [*notes, *table.notes, f"runs: {runs}"]
 
 
@@ -442,6 +449,7 @@ def comparison_document(table: ComparisonTable) -> TableDocument:
     CSV has one line per method and column: method, column, mean, std, seeds, rule.
     """
     rows = [_ranked_row(table, row) for row in table.rows]
+    rows += [[*table_row(table, row)] for row in table.references]
     if last := largest_row(table):
         rows.append([*last])
     return TableDocument(
@@ -465,7 +473,7 @@ def _ranked_row(table: ComparisonTable, row: MethodRow) -> list[Cell]:
 def _records(table: ComparisonTable) -> TextTable:
     rows = [
         [row.label, name, *spread_numbers(row.cells[name]), str(len(row.seeds)), table.rule]
-        for row in table.rows
+        for row in (*table.rows, *table.references)
         for name in table.columns
     ]
     return TextTable(["method", "column", "mean", "std", "seeds", "rule"], rows)

@@ -122,6 +122,9 @@ def compare_command(
     score: ScoreOption = None,
     metric: MetricOption = "accuracy",
     leave_out: LeaveOutOption = None,
+    references: Annotated[
+        bool, typer.Option("--references", help="Beside them each place alone, and all pooled.")
+    ] = False,
     workers: WorkersOption = "auto",
     stale: StaleOption = "refuse",
     track: TrackOption = None,
@@ -144,15 +147,20 @@ def compare_command(
     if leave_out == EACH:
         if baseline:
             raise typer.BadParameter("--leave-out each has no --baseline")
-        if metric != "accuracy":
-            raise typer.BadParameter("--leave-out each has no --metric")
+        if metric != "accuracy" or references:
+            raise typer.BadParameter("--leave-out each has no --metric and no --references")
         count, form = parse_workers(workers), chosen_format(form, as_json)
         rows, options = named_variants(methods, shared), run_options(stale, track, track_to)
         run_leave_out_each(rows, range(seeds), score, count, form, runs, options)
         return
+    if references and metric != "accuracy":
+        raise typer.BadParameter("--references shows accuracy only: leave --metric out")
+    from protofed.analysis.references import reference_variants
+
     options = run_options(stale, track, track_to)
     grid = GridOptions(seeds, baseline, score, metric, workers, form, as_json, runs, options)
-    run_and_compare(named_variants(methods, shared), grid)
+    beside = reference_variants(shared) if references else []
+    run_and_compare(named_variants(methods, shared), grid, beside)
 
 
 def ablate_command(
@@ -247,7 +255,9 @@ class GridOptions(NamedTuple):
     how: RunOptions
 
 
-def run_and_compare(variants: Sequence[GridVariant], options: GridOptions) -> None:
+def run_and_compare(
+    variants: Sequence[GridVariant], options: GridOptions, references: Sequence[GridVariant] = ()
+) -> None:
     """Run a grid, then print its table.
 
     A failed run is reported and the others are shown; the exit code is then 1.
@@ -259,9 +269,8 @@ def run_and_compare(variants: Sequence[GridVariant], options: GridOptions) -> No
     form, workers = chosen_format(options.form, options.as_json), parse_workers(options.workers)
     play = partial(run_grid, workers=workers, options=options.how)
     seeds, runs = range(options.seeds), options.runs
-    table, faults = compare_variants(
-        variants, seeds, runs, play, options.baseline, options.score, options.metric
-    )
+    rules = options.baseline, options.score, options.metric
+    table, faults = compare_variants(variants, seeds, runs, play, *rules, references)
     print_document(comparison_document(table), form)
     if faults:
         raise typer.Exit(1)
