@@ -32,7 +32,7 @@ class Place(NamedTuple):
 PLACES = {
     "cli": Place(1, "commands and flags"),
     "export": Place(1, "model files, predictions"),
-    "paper_figures": Place(0, "the papers' figures, drawn anew"),
+    "paper_figures": Place(0, "the papers' figures, redrawn"),
     "paper_tables": Place(0, "the papers' tables, run again"),
     "figures": Place(1, "plots of runs and models"),
     "report": Place(2, "one HTML page"),
