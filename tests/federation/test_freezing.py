@@ -129,6 +129,24 @@ def test_only_the_trained_part_travels_and_is_counted(tiny: Make, tmp_path: Path
     assert size["head"] == 4 * (256 * 10 + 10) < size["neck"] < size["all"]
 
 
+@pytest.mark.parametrize(
+    ("net", "rule", "method", "told"),
+    [
+        ("moon-cnn", "head", "fpl", True),
+        ("moon-cnn", "neck", "fpl", False),
+        ("resnet10", "neck", "fpl", True),
+        ("resnet10", "last:1", "fpl", False),
+        ("resnet10", "neck", "fedavg", False),
+        ("resnet10", "head", "fedseproto", False),
+    ],
+)
+def test_prototypes_that_can_move_no_feature_are_told_of(
+    net: str, rule: str, method: str, told: bool, tiny: Make
+) -> None:
+    notices = build_federation(tiny(net=net, train=rule, method=method)).notices
+    assert any("all features are frozen" in notice.text for notice in notices) == told
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_what_is_left_to_train(name: str, tiny: Make, tmp_path: Path) -> None:
     more = {"public": {"samples": 8}} if "public images" in METHODS[name]().needs else {}

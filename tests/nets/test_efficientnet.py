@@ -71,3 +71,12 @@ def test_grey_images_are_repeated_in_the_three_channels() -> None:
     grey = build_net(NAME, 10, ImageShape(1, 32), seed=0).eval()
     x = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(1))
     assert torch.equal(grey(x).z, grey(x.repeat(1, 3, 1, 1)).z)
+
+
+def test_the_net_with_a_neck_has_the_same_encoder_and_a_neck_of_its_own() -> None:
+    name = f"{NAME}-neck"
+    net, fresh = (build_net(name, 10, ImageShape(3, 32), seed=0) for _ in range(2))
+    load_pretrained(net, name, IMAGENET, weights_sha256(name, IMAGENET))
+    encoder = ours(32).encoder.state_dict()
+    assert all(torch.equal(one, encoder[n]) for n, one in net.encoder.state_dict().items())
+    assert torch.equal(net.neck.state_dict()["0.weight"], fresh.neck.state_dict()["0.weight"])

@@ -17,9 +17,11 @@ RESNET_BLOCKS = {
     "resnet18": (2, 2, 2, 2),
     "resnet34": (3, 4, 6, 3),
 }
+WITH_LITE0 = ("efficientnet-lite0", "efficientnet-lite0-neck")
 LARGE = ("resnet18-224", "resnet34-224")
 WIDTHS = {  # of the encoder's output and of z
     "efficientnet-lite0": (1280, 1280),
+    "efficientnet-lite0-neck": (1280, 256),
     "lsa-cnn": (512, 128),
     "mlp": (256, 128),
     "moon-cnn": (84, 256),
@@ -147,10 +149,9 @@ def test_resnet_features_are_not_negative(name: str) -> None:
 def test_every_size_gives_finite_outputs_and_gradients(name: str, channels: int, side: int) -> None:
     image = ImageShape(channels, side)
     net = build_net(name, 7, image, seed=3)
-    count = (
-        8 if name in (*LARGE, "efficientnet-lite0") else 2
-    )  # their maps shrink to one pixel: batch norm of
-    out = net(images(image, count))  # two numbers gives 1 and -1 whatever they are
+    # Maps of large nets shrink to one pixel here: batch norm of two numbers gives 1 and -1 always.
+    count = 8 if name in (*LARGE, *WITH_LITE0) else 2
+    out = net(images(image, count))
     assert out.z.shape == (count, WIDTHS[name][1])
     assert out.logits.shape == (count, 7)
     assert out.z.isfinite().all()

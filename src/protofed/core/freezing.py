@@ -65,6 +65,12 @@ def freeze(net: Net, rule: str) -> None:
         net.neck = FrozenPart(net.neck)
 
 
+def features_are_fixed(net: Net) -> bool:
+    """Whether nothing is trained before the features z, so that no loss can move them."""
+    before = (*net.encoder.parameters(), *net.neck.parameters())
+    return isinstance(net.encoder, FrozenPart) and not before
+
+
 def _freeze_all_but(encoder: nn.Module, last: int) -> None:
     """Freeze all blocks of an encoder but the last ones, in the order in which it names them."""
     blocks = [place for place in _blocks(encoder) if any(True for _ in _module(place).parameters())]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from protofed.core.freezing import features_are_fixed
 from protofed.core.model import Net
 from protofed.core.site import ClientId, Site
 from protofed.data.benchmark_info import Benchmark
@@ -51,6 +52,13 @@ def method_warnings(experiment: Experiment, nets: list[Net]) -> list[Notice]:
     The method's own warnings, scores on held-out images, and batch norm with batches of one.
     """
     warnings = [Notice("method", experiment.method.warning(net) or "") for net in nets]
+    method = experiment.method
+    if "protos" in method.payload.up and any(map(features_are_fixed, nets)):
+        text = (
+            f"all features are frozen, so the prototypes of {method.info.label} cannot move them: "
+            "they need a neck to train, as in net efficientnet-lite0-neck with train = neck"
+        )
+        warnings.append(Notice("method", text))
     if experiment.validation:
         text = f"scored on {experiment.validation_images}, not on the test images"
         warnings.append(Notice("scores", text))

@@ -31,6 +31,7 @@ InitialWeights: TypeAlias = Literal["net", "torch"]  # by the net's own rule, or
 
 NETS: dict[str, Builder] = {
     "efficientnet-lite0": efficientnet_lite0,
+    "efficientnet-lite0-neck": partial(efficientnet_lite0, neck=True),
     "lsa-cnn": lsa_cnn,
     "mlp": mlp,
     "moon-cnn": moon_cnn,

