@@ -46,7 +46,8 @@ def test_fields_without_a_flag_are_named_with_set() -> None:
     assert isinstance(command, click.Group)
     flags = {flag for part in command.commands["run"].params for flag in part.opts}
     plain = {name for name in Experiment.model_fields if f"--{name.replace('_', '-')}" not in flags}
-    assert plain == {*SET_ONLY, "partition", "public", "training"}  # sections: their fields count
+    sections = {"partition", "public", "training", "augment"}  # of which the fields count
+    assert plain == {*SET_ONLY, *sections}
     assert option_flag("precision", "bfloat16") == "--set precision=bfloat16"
 
 

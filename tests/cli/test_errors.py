@@ -40,6 +40,10 @@ def complaint(cli: Cli, *words: str | Path) -> str:
         ("run --set training.epoch=1", ["training.epoch: no such field", "'epochs'"]),
         ("run --set method.mu=1", ["method.mu: no such field", "known: none"]),
         ("run --method fedprox --set method.mu=nan", ["method.mu:", "finite number", "got nan"]),
+        (
+            "run --method mine.py:Mine:eps=0.3,mu=1",
+            ["has settings", "own, as --set method.eps=0.3 --set method.mu=1\n"],
+        ),
         ("run now", ["unexpected extra argument (now)"]),
         ("run --data pacs", ["benchmark 'pacs' reads real images: set PROTOFED_DATA"]),
         ("run --clients 3", ["3 clients cannot cover 4 domains", "raise partition.clients"]),

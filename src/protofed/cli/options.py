@@ -64,7 +64,7 @@ class SeveralValues(PlainCommand):
 # Fields of the spec without a section and without a flag of their own.
 SET_ONLY = {
     *("initial_weights", "validation", "participation", "min_clients", "on_nonfinite"),
-    *("evaluate_every", "threads", "device", "precision"),
+    *("evaluate_every", "threads", "device", "precision", "weights", "pooled"),
     *("pretrained", "pretrained_sha256", "train", "feature_views"),
 }
 

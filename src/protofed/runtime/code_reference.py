@@ -83,9 +83,11 @@ def parse_reference(text: str) -> CodeReference:
     """Read ``path/to/mine.py:Mine`` or ``package.module:Mine``; paths become absolute."""
     module, _, name = text.rpartition(":")
     if "=" in name:
+        settings = [setting.strip() for setting in printable_text(name, 200).split(",")]
         raise ProtofedError(
             f"'{printable_text(text, 200)}' has settings, which do not belong to a name here",
-            hint=f"give them as fields of their own, as <method.{printable_text(name, 200)}>",
+            hint="give them as fields of their own, as "
+            + " ".join(f"<method.{setting}>" for setting in settings),
         )
     if module.endswith(".py"):
         module = str(Path(module).expanduser().resolve())

@@ -81,7 +81,7 @@ def _method(given: object, info: ValidationInfo) -> AnyMethod:
     try:
         return parse_method(given, code_access(info))
     except ProtofedError as fault:
-        raise fault_lines_error(str(fault).splitlines()) from fault
+        raise fault_lines_error(str(fault.args[0]).splitlines(), fault.hint) from fault
 
 
 def code_access(info: ValidationInfo) -> CodeAccess:

@@ -25,9 +25,12 @@ def unknown_name_error(name: str, known: Iterable[str]) -> PydanticCustomError:
     return PydanticCustomError("unknown_name", "unknown name", {"name": name, "known": list(known)})
 
 
-def fault_lines_error(lines: Iterable[str]) -> PydanticCustomError:
-    """The fault of a part that explains itself: complete lines, each with its field's name."""
-    return PydanticCustomError("explained", "explained", {"lines": list(lines)})
+def fault_lines_error(lines: Iterable[str], hint: str = "") -> PydanticCustomError:
+    """The fault of a part that explains itself: complete lines, each with its field's name.
+
+    `hint` is that of a `ProtofedError`; its options are written for the reader only at the end.
+    """
+    return PydanticCustomError("explained", "explained", {"lines": list(lines), "hint": hint})
 
 
 def spec_error(fault: ValidationError, known: KnownFields) -> ProtofedError:
@@ -39,7 +42,8 @@ def spec_error(fault: ValidationError, known: KnownFields) -> ProtofedError:
     if len(lines) > MOST_LINES:
         rest = len(lines) - MOST_LINES + 1
         lines = [*lines[: MOST_LINES - 1], f"... and {rest} more faults"]
-    return ProtofedError("\n".join(lines))
+    hints = [error["ctx"]["hint"] for error in fault.errors() if error["type"] == "explained"]
+    return ProtofedError("\n".join(lines), "\n".join(dict.fromkeys(filter(None, hints))))
 
 
 def explain_faults(fault: ValidationError, where: tuple[str, ...], known: KnownFields) -> list[str]:
