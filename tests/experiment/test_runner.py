@@ -48,6 +48,12 @@ def test_the_run_folder_is_complete(tiny: Make, tmp_path: Path) -> None:
     assert env["torch"] == torch.__version__
 
 
+def test_what_is_no_experiment_is_refused_with_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(ProtofedError, match=r"got 'fedavg'\nwrite run\(Experiment\(method="):
+        run("fedavg", tmp_path / "a")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_second_run_gives_the_same_bytes(name: str, tiny: Make, tmp_path: Path) -> None:
     for folder in ("a", "b"):

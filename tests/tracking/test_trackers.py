@@ -173,6 +173,17 @@ def test_a_tracker_that_fails_is_told_once_and_switched_off(
     assert not any("Faulty" in str(notice) for notice in result.notices)
 
 
+@pytest.mark.parametrize("given", [["tensorboard"], "wandb", [Faulty]])
+def test_what_is_no_tracker_is_refused_before_and_after_the_run(
+    given: object, tmp_path: Path
+) -> None:
+    folder, experiment = tmp_path / "a", parse_experiment(RAW)
+    for _ in range(2):
+        with pytest.raises(ProtofedError, match="is no tracker\ngive a list of objects"):
+            run(experiment, folder, trackers=given)  # type: ignore[arg-type]
+        run(experiment, folder, progress=False)
+
+
 def test_a_tracker_that_fails_to_close_is_told_after_the_last_round(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="Faulty failed and is switched off"):
         run(parse_experiment(RAW), tmp_path / "a", trackers=[Faulty("end")], progress=False)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol, Self, TypeAlias, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from protofed.engines.engine import reply_progress
+from protofed.errors import ProtofedError
 from protofed.experiment.result import RunResult
 from protofed.experiment.round_report import RoundReport
 from protofed.runtime.console import format_clock, telling
@@ -21,6 +22,7 @@ Watch: TypeAlias = Callable[[RoundReport], None]
 T = TypeVar("T")
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Logs a run somewhere else: TensorBoard, a database, a chat; three methods, none optional.
 
@@ -47,6 +49,17 @@ class Tracker(Protocol):
 
         Then it was paused, was interrupted or has failed, and may go on with another `start`.
         """
+
+
+def check_trackers(trackers: Sequence[object]) -> None:
+    """Refuse what is no tracker, such as a name, before anything runs or is read."""
+    for given in trackers:
+        if isinstance(given, type) or not isinstance(given, Tracker):  # a class has its methods
+            raise ProtofedError(
+                f"trackers: {given!r} is no tracker\ngive a list of objects with the methods "
+                "start, round and end, as TensorBoardTracker() from "
+                "protofed.tracking.tensorboard_tracker"
+            )
 
 
 class TrackerGuard:

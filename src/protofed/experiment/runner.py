@@ -38,7 +38,13 @@ from protofed.experiment.result import (
 )
 from protofed.experiment.round_report import RoundReport, make_report
 from protofed.experiment.run_folder import RunDir, check_same_environment
-from protofed.experiment.run_followers import RunFollowers, RunWatcher, Tracker, Watch
+from protofed.experiment.run_followers import (
+    RunFollowers,
+    RunWatcher,
+    Tracker,
+    Watch,
+    check_trackers,
+)
 from protofed.experiment.run_records import World
 from protofed.experiment.stale_code import (
     StaleRule,
@@ -299,6 +305,7 @@ def run(
         result = run(Experiment(method=FedProx(mu=0.1), rounds=20), "runs/fedprox")
         print(result.last.mean)
     """
+    _check_arguments(experiment, trackers)
     folder = RunDir(Path(out) if out else default_folder(experiment))
     folder.check(experiment)
     reason = "" if again else must_repeat(folder, experiment, stale)
@@ -326,6 +333,16 @@ def run(
                 made.play(followers, stop_after)
                 followers.end(read_result(folder) if folder.done.exists() else None)
     return _result(folder, experiment, stale)
+
+
+def _check_arguments(experiment: object, trackers: Sequence[object]) -> None:
+    """Refuse what is no experiment, as a method's name, or no tracker, and say what to pass."""
+    if not isinstance(experiment, Experiment):
+        raise ProtofedError(
+            f"run takes an Experiment, got {experiment!r}\n"
+            'write run(Experiment(method="fedavg", data="digits-mini"))'
+        )
+    check_trackers(trackers)
 
 
 def _result(folder: RunDir, experiment: Experiment, stale: StaleRule) -> RunResult:
