@@ -123,7 +123,9 @@ def test_another_experiment_is_not_overwritten_even_again(cli: Cli, tiny: Path) 
     assert cli("run", "--spec", tiny, "--rounds", "1", "--out", "a").code == 0
     for flags in ([], ["--again"]):
         err = complaint(cli, "run", "--spec", tiny, "--seed", "7", "--out", "a", *flags)
-        assert "a holds another experiment" in err
+        first, fields, _ = err.splitlines()
+        assert first.startswith("error: a holds another experiment (digest ")
+        assert fields == "it differs in rounds (1 there, 2 now), seed (0 there, 7 now)"
     assert Path("a/done").exists()
 
 

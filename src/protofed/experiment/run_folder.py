@@ -17,7 +17,7 @@ from typing import Any
 
 from protofed.core.method import ServerState
 from protofed.engines.engine import Engine
-from protofed.errors import ProtofedError
+from protofed.errors import ProtofedError, printable_text
 from protofed.experiment import checkpoint, run_records
 from protofed.experiment.checkpoint import Checkpoint, ResumePoint, ScoreHistory
 from protofed.runtime import atomic_io
@@ -26,7 +26,7 @@ from protofed.spec.experiment_spec import Experiment
 
 KEEP = 2  # checkpoints; the one before the newest is the fallback
 PRUNED_FILE = "pruned.json"  # in checkpoints: the rounds whose checkpoints were removed
-SHOWN = 5  # run folders that are named to who gave the folder around them
+SHOWN = 5  # run folders, or fields, that an error names
 
 
 class RunDir:
@@ -77,11 +77,24 @@ class RunDir:
             if found != experiment.digest:
                 raise ProtofedError(
                     f"{self.path} holds another experiment (digest {found[:12]}, "
-                    f"not {experiment.digest[:12]})",
+                    f"not {experiment.digest[:12]}){self._differences(experiment)}",
                     hint="choose another <out>; <again> repeats only the same experiment",
                 )
         elif self.path.exists() and not _is_free(self.path):
             raise ProtofedError(f"{self.path} is not an empty folder", hint="choose another <out>")
+
+    def _differences(self, experiment: Experiment) -> str:
+        """A line with the fields in which the folder's experiment differs; "" if it is damaged."""
+        try:
+            found = run_records.load_spec(self.path).differences_to(experiment)
+        except ProtofedError:
+            return ""
+        told = [
+            f"{path} ({_brief(there)} there, {_brief(wanted)} now)"
+            for path, (there, wanted) in found.items()
+        ]
+        rest = len(told) - SHOWN
+        return f"\nit differs in {', '.join(told[:SHOWN])}" + (f" and {rest} more" * (rest > 0))
 
     def digest(self) -> str:
         """The experiment that the folder is for, as its spec.json says."""
@@ -246,6 +259,10 @@ def check_is_run(folder: Path) -> None:
         runs = f"\nit contains the runs {', '.join(inside[:SHOWN])}" if inside else ""
         more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
         raise ProtofedError(f"{folder} is not the folder of a run: no spec.json{runs}{more}")
+
+
+def _brief(value: object) -> str:
+    return "nothing" if value is None else printable_text(str(value), 40)
 
 
 def _is_free(path: Path) -> bool:

@@ -740,14 +740,30 @@ class Experiment(SpecSection):
 
         It names what is to be computed. Which code computed it is in the run's fingerprint.
         """
-        plain = {**self.to_dict(), **FORMER_FIELDS}
+        text = json.dumps({**self._without_places(), **FORMER_FIELDS}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _without_places(self) -> dict[str, Any]:
+        """The resolved spec with data and code named independently of where they lie."""
+        plain = self.to_dict()
         if not isinstance(self.data, SiteData):
             plain["data"]["name"] = self.data.label
         plain.pop("pretrained", None)  # its SHA-256 says which weights
         plain["method"] = without_folders(plain["method"])
         plain["net"] = self.net_labels[0] if isinstance(self.net, str) else list(self.net_labels)
-        text = json.dumps(plain, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return plain
+
+    def differences_to(self, other: Experiment) -> dict[str, tuple[object, object]]:
+        """The fields that give two experiments other digests, with both values, by dotted path.
+
+        None stands for a field that only the other one has. ``{"seed": (0, 7)}``.
+        """
+        mine, theirs = (
+            {**LATER_FIELDS, **flatten_spec(one._without_places())} for one in (self, other)
+        )
+        paths = dict.fromkeys((*mine, *theirs))
+        pairs = {path: (mine.get(path), theirs.get(path)) for path in paths}
+        return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def flatten_spec(spec: Mapping[str, object]) -> dict[str, object]:
