@@ -340,7 +340,7 @@ def _check_arguments(experiment: object, trackers: Sequence[object]) -> None:
     if not isinstance(experiment, Experiment):
         raise ProtofedError(
             f"run takes an Experiment, got {experiment!r}\n"
-            'write run(Experiment(method="fedavg", data="digits-mini"))'
+            f"a method goes into one: run(Experiment(method={experiment!r}))"
         )
     check_trackers(trackers)
 
