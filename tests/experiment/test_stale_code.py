@@ -357,6 +357,69 @@ def test_a_grid_after_an_edit_is_refused_then_repeated(place: Place) -> None:
     assert note in json.loads(accepted.stdout)["notes"]
 
 
+def records(runs: Path) -> dict[str, bytes]:
+    """What a grid has on record: scores, rounds, and which runs are finished."""
+    files = [*runs.glob("*/*.jsonl"), *runs.glob("*/done")]
+    return {str(file.relative_to(runs)): file.read_bytes() for file in files}
+
+
+@pytest.mark.long
+def test_a_grid_killed_half_way_and_edited_is_refused_then_repeated(place: Place) -> None:
+    words = ["compare", "mine.py:Mine", "--spec", "tiny.toml", "--net", "nets.py:small"]
+    words += ["--rounds", "40", "--seeds", "2", "--json", "--workers", "0"]
+    grid, began = place.folder / "killed", time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "protofed", *words, "--runs", "killed"],
+        cwd=place.folder,
+        env=place.surroundings,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    # the first run is over, and the second one has begun
+    while not (any(grid.glob("*/done")) and any(grid.glob("*/checkpoints/round-00002"))):
+        assert time.monotonic() - began < 240
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(list(grid.glob("*/done"))) == 1, "it was really in the middle"
+    before = records(grid)
+    place.edit("mine.py", "SCALE *", "-1 * SCALE *")
+    for stale in ("refuse", "accept"):  # one that is not finished cannot be accepted
+        refused = place.cli(*words, "--runs", "killed", "--stale", stale)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "--stale repeat" in refused.stderr
+        assert records(grid) == before
+    assert place.cli(*words, "--runs", "killed", "--stale", "repeat").returncode == 0
+    assert place.cli(*words, "--runs", "fresh").returncode == 0
+    scores, fresh = (
+        {file: text for file, text in records(place.folder / runs).items() if "scores" in file}
+        for runs in ("killed", "fresh")
+    )
+    assert scores == fresh, "no number of the old code is left"
+
+
+@pytest.mark.long
+def test_an_edit_between_two_searches_is_refused_then_repeated(place: Place) -> None:
+    words = ["sweep", "mine.py:Mine", "--search", "method.power=1,2", "--spec", "tiny.toml"]
+    words += ["--net", "nets.py:small", "--rounds", "3", "--rungs", "2", "--workers", "0", "--json"]
+    first = place.cli(*words, "--runs", "searched")
+    assert first.returncode == 0, first.stderr
+    states = [trial["state"] for trial in json.loads(first.stdout)["trials"]]
+    assert states == ["finished", "pruned"]
+    before = records(place.folder / "searched")
+    place.edit("mine.py", "SCALE *", "-1 * SCALE *")
+    for stale in ("refuse", "accept"):  # the pruned trial is not finished
+        refused = place.cli(*words, "--runs", "searched", "--stale", stale)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "--stale repeat" in refused.stderr
+        assert records(place.folder / "searched") == before
+    again = place.cli(*words, "--runs", "searched", "--stale", "repeat")
+    fresh = place.cli(*words, "--runs", "fresh")
+    assert (again.returncode, fresh.returncode) == (0, 0)
+    old, repeated, new = (json.loads(done.stdout)["trials"] for done in (first, again, fresh))
+    assert repeated == new != old
+
+
 @pytest.mark.long
 def test_an_edited_script_is_noticed(place: Place) -> None:
     assert place.call("script.py").returncode == 0, "the same script reads its run"
