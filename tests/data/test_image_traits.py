@@ -79,3 +79,12 @@ def test_colour_distance_is_a_ratio_of_standard_deviations(channels: int) -> Non
 
 def test_one_place_has_no_colour_distance() -> None:
     assert color_distance(benchmark(bars(30, 0, False))) == 0
+
+
+def test_domains_without_training_images_have_no_colours() -> None:
+    first, second = bars(40, 0, False), bars(40, 1, False)
+    empty = first.slice(0, 0)
+    assert color_distance(benchmark(first, empty, second)) == color_distance(
+        benchmark(first, second)
+    )
+    assert color_distance(benchmark(empty)) == 0

@@ -96,14 +96,19 @@ def color_distance(benchmark: Benchmark) -> float:
     """How far the domains' colours lie apart, in standard deviations of images within a domain.
 
     The standard deviation of the domains' mean colours, divided by the mean standard deviation of
-    the images' mean colours within a domain; the mean over red, green and blue.
+    the images' mean colours within a domain; the mean over red, green and blue. Domains without
+    training images do not count.
     """
     means, spreads = [], []
     for domain in benchmark.domains:
+        if not len(domain.train):
+            continue
         images = domain.train.images.expand(-1, -1, -1, 3)
         colours = torch.stack([image.float().mean((0, 1)) for image in images])
         means.append(colours.mean(0))
         spreads.append(colours.std(0, correction=0))
+    if not means:
+        return 0.0
     between = torch.stack(means).std(0, correction=0)
     within = torch.stack(spreads).mean(0)
     return float((between / within.clamp(min=1e-6)).mean())
