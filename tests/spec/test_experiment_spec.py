@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -214,6 +214,7 @@ values = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # drawing nested values, on a busy machine
 @given(values)
 def test_an_assignment_reads_back_to_its_value(value: object) -> None:
     back = set_field({}, format_assignment("section.field", value))["section"]["field"]

@@ -14,6 +14,7 @@ from protofed.spec.spec_parser import Raw, parse_experiment
 
 HELD_OUT = 0.2  # of each client's training examples
 BEYOND_NOISE = 2.0  # standard errors
+ENOUGH_ROUNDS = 5  # before which a net has hardly learnt: nothing is refuted by then
 
 
 class SuggestionTrial(NamedTuple):
@@ -31,7 +32,11 @@ class SuggestionTrial(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The standard error of the difference, as if the two had answered independently."""
+        """The standard error of the difference, as if the two had answered independently.
+
+        They answer the same examples, so the true one is smaller; what another seed would change is
+        not in it.
+        """
         variances = [
             share * (100 - share) / self.examples[name]
             for scores in (self.plain, self.suggested)
@@ -42,15 +47,17 @@ class SuggestionTrial(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """In words: better, worse, or no difference beyond noise."""
+        """In words: better, worse, no difference beyond noise, or that it is too early to tell."""
+        if self.rounds < ENOUGH_ROUNDS:
+            return f"too few rounds to tell, fewer than {ENOUGH_ROUNDS}"
         if abs(self.difference) <= BEYOND_NOISE * self.error:
             return "no difference beyond noise"
         return "the suggestion is better" if self.difference > 0 else "the suggestion is worse"
 
     @property
     def refuted(self) -> bool:
-        """Whether plain averaging did better, beyond noise."""
-        return self.difference < -BEYOND_NOISE * self.error
+        """Whether plain averaging did better, beyond noise and after enough rounds."""
+        return self.rounds >= ENOUGH_ROUNDS and self.difference < -BEYOND_NOISE * self.error
 
     def table(self) -> TextTable:
         """Both scores by domain."""
