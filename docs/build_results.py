@@ -3,7 +3,7 @@
     python docs/build_results.py            # bring the pages and their pictures in line
     python docs/build_results.py --check    # exit with 1 if a page is out of date
 
-Pages have blocks, between `<!-- NAME: begin -->` and `<!-- end -->`. A block named
+Pages have blocks, between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. A block named
 `table RECIPE PART` is a paper's table beside our runs, one named `group NAME` a comparison that
 `results/groups.toml` lists by its digests, and one named `pairs NAME` two settings of several
 methods, each against the other. What stands between the blocks is written by hand.
@@ -55,7 +55,7 @@ RUNS = ROOT / "results" / "runs"
 GROUPS = ROOT / "results" / "groups.toml"
 PICTURES = ROOT / "docs" / "images" / "results"
 BLOCK = re.compile(
-    r"(<!-- (?P<name>(?:table|group|pairs) [^\n]+?): begin -->\n).*?(<!-- end -->)", re.S
+    r"(<!-- (?P<name>(?:table|group|pairs) [^\n]+?): begin -->\n).*?(<!-- (?P=name): end -->)", re.S
 )
 RULES: tuple[ScoreRule, ...] = ("last_five", "last")
 WIDTH = 120

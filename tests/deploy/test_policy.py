@@ -194,11 +194,11 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert tight.describe()[0] == "runs: no method; up to 1 round per run; up to 1 run per day"
     assert tight.describe()[1].endswith(
         "with their counts; the number of all examples; up to 1 score per run, with answers "
-        "counted by class"
+        "by class"
     )
     assert tight.describe()[2].endswith("memory 8 GB")
     assert SitePolicy(max_scores=0).describe()[1].endswith("no scores")
-    counted = "one score per round, with answers counted by class"
+    counted = "one score per round, with answers by class"
     assert SitePolicy().describe()[1].endswith(counted)
     assert SitePolicy(send_answers=False).describe()[1].endswith("one score per round")
     assert read_policy(None) == SitePolicy() == SitePolicy(min_examples=5)

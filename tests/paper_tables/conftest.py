@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from protofed.data.benchmarks import BENCHMARKS
 from protofed.experiment.runner import run
 from protofed.paper_tables.recipe import read_recipe, recipe_names
 from protofed.paper_tables.run_recipe import prepare_recipe
@@ -16,6 +18,16 @@ from tests.conftest import Once
 def smoked(once: Once) -> Path:
     """A folder with every smoke run of every recipe, finished."""
     return once("smoked", smoke_all)
+
+
+@pytest.fixture
+def without_vlcs() -> Iterator[None]:
+    """A protofed that does not know the benchmark; afterwards all are there, in their order."""
+    kept = dict(BENCHMARKS)
+    del BENCHMARKS["vlcs"]
+    yield
+    BENCHMARKS.clear()
+    BENCHMARKS.update(kept)
 
 
 def smoke_all(runs: Path) -> None:

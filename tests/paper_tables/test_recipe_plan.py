@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from protofed.data.benchmarks import BENCHMARKS
 from protofed.experiment.stale_code import StaleRule
 from protofed.paper_tables.recipe import SMOKE_RUN, plan_runs, read_recipe, rough_estimate
 from protofed.paper_tables.recipe_plan import plan_document, plan_recipe
@@ -115,9 +114,9 @@ def copy_runs(smoked: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("without_vlcs")
 def test_a_plan_in_json_has_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PROTOFED_DATA", raising=False)
-    monkeypatch.delitem(BENCHMARKS, "vlcs")
     plan = plan_recipe(read_recipe("fedseproto-table2"), "quick", [], 2, tmp_path, 2)
     told = json.loads(render_document(plan_document(plan), "json"))
     assert [part["part"] for part in told["parts"]] == ["pacs"]

@@ -16,7 +16,6 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"'click\.utils\.get_", DeprecationWarning)
     import typer
 
-    from protofed.data.benchmarks import BENCHMARKS
 from protofed.analysis.archive_runs import archive_runs
 from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
@@ -72,10 +71,8 @@ def test_a_table_is_run_in_processes_then_read(call: Call, tmp_path: Path) -> No
     assert again == out
 
 
-def test_the_terminal_says_that_smoke_is_not_comparable(
-    call: Call, smoked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(BENCHMARKS, "vlcs")
+@pytest.mark.usefixtures("without_vlcs")
+def test_the_terminal_says_that_smoke_is_not_comparable(call: Call, smoked: Path) -> None:
     code, out, err = call("fedseproto-table2", "--runs", smoked)
     assert code == 0
     assert "vlcs: skipped: the images of vlcs cannot be had" in err

@@ -11,7 +11,6 @@ import pytest
 from protofed.analysis.parallel_runs import GridProgress
 from protofed.analysis.run_process import RunOptions
 from protofed.analysis.sweep import GridCell
-from protofed.data.benchmarks import BENCHMARKS
 from protofed.data.digits_mini import DOMAINS
 from protofed.errors import ProtofedError
 from protofed.paper_tables.paper_comparison import RecipeReport, format_duration, list_recipes
@@ -137,10 +136,8 @@ def test_a_part_whose_runs_all_failed_leaves_the_others(
     assert report.to_dict()["failed"] == report.failed
 
 
-def test_a_benchmark_that_is_not_there_is_skipped_with_its_note(
-    smoked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(BENCHMARKS, "vlcs")
+@pytest.mark.usefixtures("without_vlcs")
+def test_a_benchmark_that_is_not_there_is_skipped_with_its_note(smoked: Path) -> None:
     report = smoke("fedseproto-table2", smoked)
     assert report.skipped == {"vlcs": "the images of vlcs cannot be had in protofed yet"}
     assert [part.part for part in report.parts] == ["pacs"]

@@ -139,7 +139,7 @@ def test_it_reads_without_scripts(browser: Browser, file: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(file.as_uri())
-    assert page.locator("#results-table tbody tr").count() == 3
+    assert page.locator("#results-table tbody tr").count() == 4  # the methods, the largest class
     assert not page.get_by_text("Click a head").is_visible()
     assert page.locator(".wide polyline").first.is_visible()
     context.close()
@@ -160,7 +160,7 @@ def test_a_watched_page_renews_itself(browser: Browser, made: Path, copy: Copy) 
     server.show(render_report(read_runs([*others, made / "fpl-0"]), watched=True))
     page.get_by_text("best of 3 methods").wait_for()
     heads = page.locator("#results-table tbody th").all_inner_texts()
-    assert heads == ["Local", "FPL", "FedAvg"], "sorted as before"
+    assert heads == ["Local", "largest class", "FPL", "FedAvg"], "sorted as before"
     assert page.locator("#spec-0").get_attribute("open") is not None
     assert set(asked) == {server.address}
     page.close()
@@ -203,7 +203,7 @@ def test_hostile_names_of_domains_classes_and_clients_run_and_ask_for_nothing(
 ) -> None:
     folder = copy("local-0")
     for scores in (scored := lines_of(folder / "scores.jsonl")):
-        for table in (scores["domains"], scores["own"]["domains"]):
+        for table in (scores["domains"], scores["own"]["domains"], scores["counts"]):
             table[name] = table.pop("print")
         scores["clients"] = {f"{c}{name}": scores["domains"] for c in scores["clients"]}
     rewrite_scores(folder, scored)

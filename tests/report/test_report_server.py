@@ -92,7 +92,7 @@ def test_a_growing_run_is_followed_to_its_end(made: Path, copy: Copy, watch: Wat
     unfinish(folder, 1)
     watched = watch(folder, made / "fedavg-0", "--no-confusion", "--port", "0")
     page = until(watched.port, "FPL, seed 0: round 1 of 3")
-    assert [row[0] for row in page.tables["results-table"]] == ["method", "FedAvg"]
+    assert [row[0] for row in page.tables["results-table"]] == ["method", "FedAvg", "largest class"]
     for name in ("rounds.jsonl", "scores.jsonl"):
         with (folder / name).open("a") as stream:
             stream.write(json.dumps(lines_of(whole / name)[1]) + "\n")
@@ -101,7 +101,8 @@ def test_a_growing_run_is_followed_to_its_end(made: Path, copy: Copy, watch: Wat
     for name in ("rounds.jsonl", "scores.jsonl", "done"):
         shutil.copy(whole / name, folder / name)
     page = until(watched.port, "best of 2 methods")
-    assert [row[0] for row in page.tables["results-table"]] == ["method", "FPL", "FedAvg"]
+    heads = [row[0] for row in page.tables["results-table"]]
+    assert heads == ["method", "FPL", "FedAvg", "largest class"]
     assert "unfinished runs" not in page.attributes("aria-label")
 
 

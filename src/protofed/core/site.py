@@ -206,7 +206,7 @@ class Site:
         number = 0
         for epoch in range(self.training.epochs if epochs is None else epochs):
             draw = self.rng("batches", phase, context.round, context.exchange, epoch)
-            order = self.training.epoch_order(self.train.labels.cpu(), draw)
+            order = self.training.epoch_order(self.train.labels, draw)
             for rows in self.training.batch_indices(order):
                 chosen = self.train.take(rows)
                 x = self.pixels.augment(chosen.images, draw)

@@ -208,6 +208,7 @@ class Training(SGD):
         """The rows [N] of one epoch, in the order in which they are seen."""
         if self.sampling == "shuffle" or not len(labels):
             return torch.randperm(len(labels), generator=draw)
+        labels = labels.cpu()  # where `draw` is
         chances = 1 / torch.bincount(labels).float()[labels]
         return torch.multinomial(chances, len(labels), replacement=True, generator=draw)
 

@@ -137,7 +137,7 @@ class SitePolicy(BaseModel):
                 f"{_up_to(self.max_scores, 'score')} per run" if self.max_scores else "no scores"
             )
         if self.send_answers and self.send_counts and self.max_scores != 0:
-            scores += ", with answers counted by class"
+            scores += ", with answers by class"
         memory = f"{self.max_memory_gb:g} GB" if self.max_memory_gb else "80 % of the machine's"
         return [
             f"runs: {methods}; {_up_to(self.max_rounds, 'round')} per run; "

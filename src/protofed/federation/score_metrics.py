@@ -210,7 +210,7 @@ def estimate_metric(name: MetricName, counts: AnswerCounts) -> Estimate:
     low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
     if sum(counts.hits) == counts.total and name != "calibration_error":  # as right in every draw
         low = wilson_interval(images, images).low or 0.0
-    return Estimate(value, min(low, value), max(high, value), images)
+    return Estimate(value, min(low, value), max(min(high, 100.0), value), images)
 
 
 def _draws(counts: Sequence[float] | Numbers, images: int) -> Numbers:
