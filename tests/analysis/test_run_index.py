@@ -319,6 +319,15 @@ def test_short_names_and_any_case() -> None:
         assert filter_runs([entry], [text]) == [], text
 
 
+def test_a_later_field_has_its_default_where_a_record_leaves_it_out() -> None:
+    plain, pooled = entry_of(seed=0), entry_of(seed=1, pooled=True)
+    both = [plain, pooled]
+    assert filter_runs(both, ["pooled=false"]) == [plain]
+    assert filter_runs(both, ["pooled=true"]) == [pooled]
+    assert filter_runs(both, ["precision=float32"]) == both
+    assert filter_runs([RunEntry(Path("b"), "damaged"), plain], ["pooled=false"]) == [plain]
+
+
 def test_a_field_that_no_run_has_is_an_error() -> None:
     entries = [entry_of(training__epochs=5), RunEntry(Path("b"), "damaged")]
     with pytest.raises(ProtofedError, match=r"'training.epoch'; did you mean 'training.epochs'"):

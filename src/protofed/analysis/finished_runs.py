@@ -223,7 +223,7 @@ def _how_to_choose(one: Experiment, other: Experiment, apart: Collection[str]) -
     paths = [p for p in differing_fields([one, other]) if p.split(".")[0] not in apart]
     value = one.flat_fields()[paths[0]] if paths else None
     plain = isinstance(value, str | int | float) and not set(str(value)) & set("<>")
-    which = f"<where={paths[0]}={value}>" if plain else "<where>"
+    which = f"<where={paths[0]}={format_value(value)}>" if plain else "<where>"
     return f"choose runs that differ in method and seed only, as with {which}"
 
 

@@ -77,6 +77,6 @@ def _who_gains(table: ComparisonTable, references: Sequence[MethodRow]) -> list[
         if gains:
             words = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
             losing = sum(gain < 0 for gain in gains.values())
-            verdict = "every place gains" if not losing else f"{losing} of {len(gains)} lose"
+            verdict = f"{losing} of {len(gains)} places lose" if losing else "no place loses"
             told.append(f"{row.label} against {ALONE}: {words}; {verdict}")
     return told

@@ -24,7 +24,7 @@ from protofed.experiment.run_folder import PRUNED_FILE, RunDir
 from protofed.experiment.runner import MOST_FAILED
 from protofed.federation.evaluation import last_5_mean, score_rules
 from protofed.runtime.atomic_io import is_locked
-from protofed.spec.experiment_spec import SiteData, flatten_spec
+from protofed.spec.experiment_spec import LATER_FIELDS, SiteData, flatten_spec
 from protofed.spec.method_lookup import method_slug
 from protofed.spec.spec_parser import RECORDED
 
@@ -296,6 +296,8 @@ def _values(entry: RunEntry, path: str) -> list[object]:
     if path in ("method", "data"):
         names = [entry.fields.get(f"{path}.name"), getattr(entry, path)]
         return [name for name in names if name]
+    if entry.fields and path in LATER_FIELDS:  # a record leaves it out at its default
+        return [entry.fields.get(path, LATER_FIELDS[path])]
     return [entry.fields[path]] if path in entry.fields else []
 
 
@@ -342,7 +344,8 @@ def filter_runs(entries: Sequence[RunEntry], conditions: Iterable[str]) -> list[
     A field that no run has is an error, unless there are no runs.
     """
     parsed = [parse_condition(text) for text in conditions]
-    known = dict.fromkeys([*ALWAYS_KNOWN, *(path for entry in entries for path in entry.fields)])
+    there = (path for entry in entries for path in entry.fields)
+    known = dict.fromkeys([*ALWAYS_KNOWN, *there, *LATER_FIELDS])
     for condition in parsed if entries else []:
         require_known_name("field", condition.path, known)
     return [entry for entry in entries if all(one.holds(entry) for one in parsed)]
