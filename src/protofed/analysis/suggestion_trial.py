@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from protofed.experiment.runner import run
-from protofed.federation.build import build_federation
 from protofed.federation.evaluation import DomainScores
 from protofed.runtime.text_tables import TextTable
 from protofed.spec.spec_parser import Raw, parse_experiment
@@ -113,9 +112,8 @@ def try_suggestion(
     without, with_all = (
         run(e, folder / n, stop_after=rounds, progress=False) for n, e in experiments.items()
     )
-    tests = build_federation(experiments["plain"]).tests
-    counts = {name: len(data) for name, data in tests.items()}
-    return SuggestionTrial(rounds, counts, without.last, with_all.last)
+    examples = {name: counts.total for name, counts in without.history[-1].counts.items()}
+    return SuggestionTrial(rounds, examples, without.last, with_all.last)
 
 
 def _percent(value: float | None) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
-from protofed.data import augmentation, transforms
+from protofed.data import transforms
+from protofed.data.augmentation import luminance
 from protofed.data.benchmark_info import Benchmark
 
 MOST_TRAIN, MOST_TEST = 1000, 1000  # images per domain
@@ -20,6 +23,7 @@ SIDE, CELLS, TURNS = 32, 4, 8  # pixels; cells along a side; directions of an ed
 LEVEL = 1.96  # standard errors of a 95 % interval
 
 Floats = NDArray[np.float32]
+Classes = NDArray[np.int64]
 
 
 class AccuracyDrop(NamedTuple):
@@ -70,8 +74,6 @@ def measure_domain_shift(benchmark: Benchmark) -> DomainShift | None:
     images, so a loss does not reflect the size of a domain. Each loss is measured on the same test
     images as the score of that domain's own probe, so the difficulty of a domain cancels out.
     """
-    from sklearn.linear_model import RidgeClassifier
-
     domains = [d for d in benchmark.domains if min(len(d.train), len(d.test)) >= LEAST]
     if len(domains) < 2:
         return None
@@ -83,18 +85,28 @@ def measure_domain_shift(benchmark: Benchmark) -> DomainShift | None:
         chosen = _some(domain.train, size, domain.name, "train")
         if len(chosen.labels.unique()) < 2:
             return None
-        x = probe_features(chosen)
-        mean, std = x.mean(0), x.std(0) + 1e-6
-        probe = RidgeClassifier(alpha=float(x.shape[1])).fit(
-            (x - mean) / std, chosen.labels.numpy()
-        )
+        probe = fit_probe(probe_features(chosen), chosen.labels)
         right[domain.name] = {
-            name: probe.predict((seen[name] - mean) / std) == test.labels.numpy()
-            for name, test in tests.items()
+            name: probe(seen[name]) == test.labels.numpy() for name, test in tests.items()
         }
     accuracy = {a: {b: 100 * float(r.mean()) for b, r in row.items()} for a, row in right.items()}
     drops = [_drop(right, a, b) for a in right for b in right if a != b]
     return DomainShift(accuracy, drops, size)
+
+
+def fit_probe(features: Floats, labels: Tensor) -> Callable[[Floats], Classes]:
+    """A linear probe that learnt classes [N] from features [N, D]; it answers for other rows."""
+    from sklearn.linear_model import RidgeClassifier
+
+    mean, std = features.mean(0), features.std(0) + 1e-6
+    probe = RidgeClassifier(alpha=float(features.shape[1]))
+    probe.fit((features - mean) / std, labels.numpy())
+
+    def answer(rows: Floats) -> Classes:
+        classes: Classes = probe.predict((rows - mean) / std)
+        return classes
+
+    return answer
 
 
 def _drop(
@@ -126,7 +138,7 @@ def edge_color_features(data: ArrayDataset) -> Floats:
     and change with the style of a domain.
     """
     small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
-    grey = small @ torch.tensor(augmentation.LUMA)
+    grey = luminance(small)[..., 0]
     down, right = torch.gradient(grey, dim=(1, 2))
     strength = torch.hypot(down, right)
     turn = (torch.atan2(down, right) / torch.pi % 1 * TURNS).long() % TURNS
@@ -141,5 +153,5 @@ def edge_color_features(data: ArrayDataset) -> Floats:
 def gray_thumbnails(data: ArrayDataset) -> Floats:
     """Grey thumbnails [N, 1024] of 32 x 32 pixels, values from 0 to 255."""
     small = transforms.resize_images(data.images, SIDE).float().expand(-1, -1, -1, 3)
-    found: Floats = (small @ torch.tensor(augmentation.LUMA)).flatten(1).numpy()
+    found: Floats = luminance(small).flatten(1).numpy()
     return found

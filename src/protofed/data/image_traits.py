@@ -10,7 +10,7 @@ from torch import Tensor
 from protofed.core.rng import numpy_rng
 from protofed.core.site import ArrayDataset
 from protofed.data.benchmark_info import Benchmark
-from protofed.data.domain_shift import Floats, edge_color_features
+from protofed.data.domain_shift import Floats, edge_color_features, fit_probe
 
 MOST_IMAGES = 1600  # of all domains together; half of them teach a probe
 LEAST_IMAGES = 40
@@ -66,13 +66,9 @@ def turning_loss(benchmark: Benchmark) -> float | None:
 
 def _accuracy_by_turn(seen: Tensor, taught: Tensor, fresh: Tensor, asked: Tensor) -> list[float]:
     """The accuracy on fresh images in all four turns of a probe that saw upright ones."""
-    from sklearn.linear_model import RidgeClassifier
-
-    x = _features(seen)
-    mean, std = x.mean(0), x.std(0) + 1e-6
-    probe = RidgeClassifier(alpha=float(x.shape[1])).fit((x - mean) / std, taught.numpy())
+    probe = fit_probe(_features(seen), taught)
     turned = (torch.rot90(fresh, turn, (1, 2)).contiguous() for turn in range(QUARTERS))
-    answers = (probe.predict((_features(images) - mean) / std) for images in turned)
+    answers = (probe(_features(images)) for images in turned)
     return [float((answer == asked.numpy()).mean()) for answer in answers]
 
 

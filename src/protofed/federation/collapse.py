@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from protofed.core.answer_counts import AnswerCounts
+from protofed.core.answer_counts import AnswerCounts, Ints
 from protofed.federation.evaluation import LAST, Evaluation
 from protofed.federation.notices import Notice
 from protofed.federation.score_metrics import largest_share
@@ -76,24 +76,27 @@ def _constant(last: Evaluation) -> dict[str, str]:
     return told
 
 
-def _dead(counts: Mapping[str, AnswerCounts]) -> dict[str, str]:
-    told = {}
+def _looked_at(counts: Mapping[str, AnswerCounts]) -> Iterator[tuple[str, Ints]]:
+    """The domains in which the features of enough images were compared, with their counts."""
     for name, one in counts.items():
-        if one.features:
-            width, constant, looked, _ = one.features
-            if looked >= ENOUGH and constant >= DEAD * width:
-                told[name] = f"{constant} of {width} never vary"
-    return told
+        if one.features and one.features[2] >= ENOUGH:
+            yield name, one.features
+
+
+def _dead(counts: Mapping[str, AnswerCounts]) -> dict[str, str]:
+    return {
+        name: f"{constant} of {width} never vary"
+        for name, (width, constant, _, _) in _looked_at(counts)
+        if constant >= DEAD * width
+    }
 
 
 def _same(counts: Mapping[str, AnswerCounts]) -> dict[str, str]:
-    told = {}
-    for name, one in counts.items():
-        if one.features:
-            *_, looked, different = one.features
-            if looked >= ENOUGH and different <= SAME * looked:
-                told[name] = f"{looked} images have {different} different ones"
-    return told
+    return {
+        name: f"{looked} images have {different} different ones"
+        for name, (_, _, looked, different) in _looked_at(counts)
+        if different <= SAME * looked
+    }
 
 
 class _Line(NamedTuple):
