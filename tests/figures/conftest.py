@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from protofed.experiment.runner import run
 from protofed.spec.spec_parser import parse_experiment
+from tests.figures.played import played
 
 Made = Callable[..., Path]
 ROUNDS = 6  # one more than the rule of the last five looks at
@@ -73,3 +74,8 @@ def xs(line: Line2D) -> list[float]:
 def ys(line: Line2D) -> list[float]:
     """The values of a line."""
     return [float(y) for y in np.asarray(line.get_ydata())]
+
+
+@pytest.fixture
+def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return played(tmp_path_factory, "fedavg")

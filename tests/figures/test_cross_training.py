@@ -35,11 +35,6 @@ def pgct(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return played(tmp_path_factory, "pgct", net="moon-cnn")
 
 
-@pytest.fixture
-def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return played(tmp_path_factory, "fedavg")
-
-
 def test_a_row_follows_one_model_from_client_to_client(pgct: Path) -> None:
     (model,) = open_cross_trained("boundaries", [pgct], FigureOptions(clients=("2",)))
     replayed = replay_round(pgct, open_trained_run(pgct))

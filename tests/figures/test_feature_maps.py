@@ -24,11 +24,6 @@ def _few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return played(tmp_path_factory, "fedavg")
-
-
-@pytest.fixture
 def fedproto(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return played(tmp_path_factory, "fedproto")
 

@@ -23,11 +23,6 @@ def _few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return played(tmp_path_factory, "fedavg")
-
-
-@pytest.fixture
 def fedexg(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return played(tmp_path_factory, "fedexg")
 
