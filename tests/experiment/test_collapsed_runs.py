@@ -24,6 +24,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.report.load_runs import read_runs
 from protofed.report.page import render_report
 from tests.cli.conftest import Cli
+from tests.cli.conftest import _plain_surroundings as _plain_surroundings  # in an empty folder
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import tiny as tiny_file
 from tests.experiment.conftest import Make
